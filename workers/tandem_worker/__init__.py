@@ -1,0 +1,1 @@
+"""The data plane's worker: engine, KV transfer, OpenAI server."""
