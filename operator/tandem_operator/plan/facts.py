@@ -116,6 +116,7 @@ class Limits:
     role_flips: bool = False
     interval_s: int = 15
     steadiness: Steadiness = field(default_factory=Steadiness)
+    max_batch: int = 64  # requests that one decode worker runs at once (`--max-batch`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""What `tandem simulate` simulates: a resource, or one made of a few numbers, and the truth to be found out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo
+from tandem_operator.plan.roofline import prior_of
+from tandem_operator.simulate.worker import Truth
+
+if TYPE_CHECKING:
+    from tandem_operator.plan.facts import ModelShape
+
+
+def small_limits(prefill: int, decode: int, slo: Slo, interval_s: int, device: Device) -> Limits:
+    """Workers of one kind, their number pinned, roles free: what flips alone can do."""
+    pools = (
+        PoolLimits("prefill", Role.PREFILL, device, 1, prefill, prefill, prefill),
+        PoolLimits("decode", Role.DECODE, device, 1, decode, decode, decode),
+    )
+    return Limits(slo, RebalanceMode.AUTO, pools, budget_gpus=prefill + decode, role_flips=True, interval_s=interval_s)
+
+
+def roofline_truth(pool: PoolLimits, shape: ModelShape, context_tokens: int, slower: float) -> Truth:
+    """A truth of the roofline's form, `slower` times its cost: what calibration has to find out."""
+    prior = prior_of(pool.device, pool.gpus, shape)
+    attention = prior.pair_s * context_tokens
+    return Truth(
+        prompt_token_s=slower * (prior.token_s + attention),
+        step_base_s=slower * prior.pass_s,
+        step_slope_s=slower * (prior.token_s + context_tokens * prior.context_token_s),
+        prompt_base_s=slower * prior.pass_s,
+        transfer_token_s=prior.transfer_token_s,
+    )
+
+
+def parse_truth(words: str) -> Truth:
+    """`prompt=1 step=30 slope=10`: ms per prompt token, per decode step and per request in it.
+
+    Raises ValueError, naming the word that is wrong.
+    """
+    values: dict[str, float] = {}
+    for word in words.split():
+        name, _, text = word.partition("=")
+        if name not in {"prompt", "step", "slope"}:
+            raise ValueError(f"{word!r}: write prompt=, step= and slope= (milliseconds)")
+        try:
+            values[name] = float(text) / 1000
+        except ValueError:
+            raise ValueError(f"{word!r}: {text!r} is no number") from None
+    if set(values) != {"prompt", "step", "slope"} or min(values.values()) < 0 or values["prompt"] + values["step"] <= 0:
+        raise ValueError(f"{words!r}: write prompt=, step= and slope= (milliseconds, at least 0)")
+    return Truth(values["prompt"], values["step"], values["slope"])

@@ -1,0 +1,183 @@
+"""Calibration: observed busy time corrects the roofline's level and shape, and says how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tandem_operator.plan.linear import regress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tandem_operator.plan.facts import Window
+    from tandem_operator.plan.linear import Matrix, Vector
+    from tandem_operator.plan.roofline import Parts, Prior
+
+MIN_PROMPTS = 2.0  # fewer prompts in a window say more about luck than about the worker
+MIN_STEPS = 10.0
+NOISE = 0.05  # relative error of one window's mean that we never claim to beat
+SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this share of the observed level
+OUTLIER_MADS = 4.0
+NEIGHBOURS = 3  # windows to either side that an outlier is told from
+HALF_LIFE_WINDOWS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One window's mean cost: the prior's parts in seconds, and the seconds that were observed."""
+
+    parts: Parts
+    seconds: float
+    weight: float = 1.0  # independent windows that this one counts for
+
+    @property
+    def level(self) -> float:
+        """Observed over prior."""
+        return self.seconds / sum(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """seconds = factors · parts, with the covariance of the factors; `points` is how many windows it rests on."""
+
+    factors: Vector
+    covariance: Matrix
+    points: int
+
+    def seconds(self, parts: Parts) -> float:
+        """The calibrated cost of what the prior gives as these parts."""
+        return sum(k * x for k, x in zip(self.factors, parts, strict=True))
+
+    def doubt(self, parts: Parts) -> float:
+        """One standard deviation of `seconds`, as a share of it; grows with the distance from what was seen."""
+        variance = sum(
+            x * c * y for x, row in zip(parts, self.covariance, strict=True) for c, y in zip(row, parts, strict=True)
+        )
+        return sqrt(max(variance, 0.0)) / max(self.seconds(parts), 1e-12)
+
+
+# The prior taken at its word; used where nothing runs yet (`tandem plan`). Its doubt is 30 %.
+UNCALIBRATED = Fit((1.0, 1.0, 1.0), ((0.09,) * 3,) * 3, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Both roles' fits; None: no usable window yet, so nothing may be predicted for that role."""
+
+    prefill: Fit | None
+    decode: Fit | None
+    computed_share: float = 1.0  # prompt tokens that prefill really computes; the rest came from prefix caches
+
+
+def calibrate(prefill: Prior, decode: Prior, history: Sequence[Window]) -> Calibration:
+    """Fit both roles to the history (windows before and after role changes alike: costs are per worker)."""
+    share = computed_share(history)
+    weighted = list(zip(history, weights(history), strict=True))
+    prompts = [p for w, weight in weighted if (p := prefill_point(prefill, w, share, weight)) is not None]
+    steps = [p for w, weight in weighted if (p := decode_point(decode, w, weight)) is not None]
+    return Calibration(fit(prompts), fit(steps), share)
+
+
+def weights(history: Sequence[Window]) -> list[float]:
+    """Independent windows that each one counts for.
+
+    Windows of 30 s taken every 5 s repeat each other: each is a sixth of one. Older ones fade, since the load that
+    they saw (lengths, batches, noise of neighbours) is less and less the load of now.
+    """
+    if not history:
+        return []
+    newest = history[-1]
+    gaps = [(b.at - a.at).total_seconds() for a, b in pairwise(history)]
+    overlap = min(1.0, max(median(gaps), 0.1) / max(newest.seconds, 1)) if gaps else 1.0
+    half_life = HALF_LIFE_WINDOWS * max(newest.seconds, 1)
+    return [overlap * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+
+
+def computed_share(history: Sequence[Window]) -> float:
+    """Prompt tokens computed by prefill workers, per prompt token that finished (prefix hits lower it).
+
+    Only windows in which completions kept up with arrivals tell; 1 (no hits) where none does or the sign is weak.
+    """
+    shares = [
+        w.prefill.tokens_rate / (w.request_rate * w.prompt_tokens)
+        for w in history
+        if w.prefill.tokens_rate is not None
+        and w.request_rate
+        and w.prompt_tokens
+        and w.arrival_rate is not None
+        and 0.9 * w.arrival_rate <= w.request_rate <= 1.1 * w.arrival_rate
+    ]
+    if len(shares) < 3 or median(shares) > 0.9:
+        return 1.0
+    return max(median(shares), 0.02)
+
+
+def prefill_point(prior: Prior, seen: Window, share: float, weight: float) -> Point | None:
+    """Seconds per prompt: busy time over prompts, where prompts = tokens computed / tokens a prompt needs."""
+    use = seen.prefill
+    if use.busy is None or not use.tokens_rate or not seen.prompt_tokens or use.busy <= 0:
+        return None
+    tokens = max(seen.prompt_tokens * share, 1.0)
+    if use.tokens_rate * seen.seconds / tokens < MIN_PROMPTS:
+        return None
+    return Point(prior.prefill_parts(tokens), use.busy * tokens / use.tokens_rate, weight)
+
+
+def decode_point(prior: Prior, seen: Window, weight: float) -> Point | None:
+    """Seconds per step at the window's mean batch (tokens per step)."""
+    use = seen.decode
+    if use.busy is None or not use.steps_rate or not use.tokens_rate or use.busy <= 0:
+        return None
+    if use.steps_rate * seen.seconds < MIN_STEPS or seen.prompt_tokens is None:
+        return None
+    context = seen.prompt_tokens + (seen.output_tokens or 0.0) / 2
+    return Point(prior.step_parts(use.tokens_rate / use.steps_rate, context), use.busy / use.steps_rate, weight)
+
+
+def fit(points: Sequence[Point]) -> Fit | None:
+    """Least squares with the prior's shape, lifted to the observed level, as regulariser; outliers rejected.
+
+    Bayesian linear regression in one factor a part: one operating point gives the level and keeps the prior's
+    shape; several with different batch or length refine the shape. None when there is no point.
+    """
+    kept = without_spikes(points)
+    return solve(kept) if kept else None
+
+
+def without_spikes(points: Sequence[Point]) -> list[Point]:
+    """Hampel's filter on the level (observed over prior): a point far from its neighbours in time is an outlier.
+
+    Compared with neighbours and not with all: after a change of load the new level is news, not an outlier.
+    """
+    levels = [p.level for p in points]
+    kept = []
+    for i, point in enumerate(points):
+        near = levels[max(i - NEIGHBOURS, 0) : i + NEIGHBOURS + 1]
+        middle = median(near)
+        spread = max(1.4826 * median(abs(x - middle) for x in near), 2 * NOISE * middle)
+        if abs(levels[i] - middle) <= OUTLIER_MADS * spread:
+            kept.append(point)
+    return kept
+
+
+def solve(points: Sequence[Point]) -> Fit:
+    """The posterior for `points` (at least one)."""
+    level, seconds = median(p.level for p in points), median(p.seconds for p in points)
+    # Doubt in seconds, not in factors: data sheets are wrong about CPUs by orders of magnitude in any part.
+    doubts = tuple(SHAPE_DOUBT * seconds / max(median(p.parts[i] for p in points), 1e-12) for i in range(3))
+    rows = [(p.parts, p.seconds, p.weight / (NOISE * p.seconds) ** 2) for p in points]
+    found = regress((level,) * 3, doubts, rows)
+    scatter = residual_scale(points, Fit(found.mean, found.covariance, len(points)))
+    covariance = tuple(tuple(scatter * value for value in row) for row in found.covariance)
+    return Fit(found.mean, covariance, len(points))
+
+
+def residual_scale(points: Sequence[Point], fitted: Fit) -> float:
+    """How much worse the points fit than NOISE says, as a factor on the variances; at least 1, at most 25."""
+    misses = [((fitted.seconds(p.parts) - p.seconds) / (NOISE * p.seconds)) ** 2 for p in points]
+    weighed = sum(m * p.weight for m, p in zip(misses, points, strict=True)) / sum(p.weight for p in points)
+    return min(max(weighed, 1.0), 25.0)

@@ -1,0 +1,89 @@
+"""From the resource's spec to the bounds of a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem_operator.api.catalogue import CATALOGUE, GIB, find
+from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
+    from tandem_operator.api.spec_pool import Hardware, Pool
+    from tandem_operator.api.spec_rebalance import Behavior
+
+
+def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> Limits:
+    """Everything of the spec that bounds a decision.
+
+    Raises UnknownAcceleratorError or UnknownDTypeError where a pool's hardware has no figures.
+    """
+    rebalance = spec.rebalance
+    return Limits(
+        slo=Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile),
+        mode=RebalanceMode(rebalance.mode),
+        pools=tuple(pool_limits(pool, spec.model.dtype, catalogue) for pool in spec.pools),
+        min_prefill=rebalance.roles.min_prefill,
+        min_decode=rebalance.roles.min_decode,
+        budget_gpus=rebalance.budget.gpus,
+        budget_per_device=dict(rebalance.budget.per_accelerator),
+        role_flips=spec.flips_roles,
+        interval_s=rebalance.interval_seconds,
+        steadiness=steadiness_of(rebalance.behavior),
+    )
+
+
+def pool_limits(pool: Pool, dtype: str, catalogue: Mapping[str, Accelerator]) -> PoolLimits:
+    """One pool's bounds and the data sheet of its accelerator."""
+    return PoolLimits(
+        name=pool.name,
+        role=Role(pool.role.lower()),
+        device=device_of(pool.hardware, dtype, catalogue),
+        gpus=pool.parallelism.gpus,
+        minimum=pool.replicas.min,
+        maximum=pool.replicas.max,
+        initial=pool.replicas.start,
+    )
+
+
+def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerator]) -> Device:
+    """The accelerator's figures: the spec's own first, the catalogue's for what it leaves out."""
+    own = (
+        scaled(hardware.teraflops, 1e12),
+        scaled(hardware.memory_gibibytes, GIB),
+        scaled(hardware.memory_gigabytes_per_second, 1e9),
+        scaled(hardware.link_gigabytes_per_second, 1e9),
+        scaled(hardware.price_millidollars_per_hour, 1e-3),
+    )
+    # A price may stay unknown (0 then), the physics may not.
+    flops, memory, bandwidth, link, price = own
+    if flops is not None and memory is not None and bandwidth is not None and link is not None:
+        return Device(hardware.accelerator, flops, memory, bandwidth, link, price or 0.0)
+    entry = find(hardware.accelerator, catalogue)
+    return Device(
+        entry.name,
+        entry.peak(dtype) if flops is None else flops,
+        entry.memory_bytes if memory is None else memory,
+        entry.bandwidth if bandwidth is None else bandwidth,
+        entry.link if link is None else link,
+        entry.price_per_hour if price is None else price,
+    )
+
+
+def scaled(value: int | None, unit: float) -> float | None:
+    """A figure of the spec in base units; None where it is left out."""
+    return None if value is None else value * unit
+
+
+def steadiness_of(behavior: Behavior) -> Steadiness:
+    """Windows and steps, autoscaling/v2 spelling reduced to what the planner needs."""
+    default = Steadiness()
+    return Steadiness(
+        up_window_s=behavior.scale_up.window_s(default.up_window_s),
+        down_window_s=behavior.scale_down.window_s(default.down_window_s),
+        up_pods=behavior.scale_up.pods(default.up_pods),
+        down_pods=behavior.scale_down.pods(default.down_pods),
+    )

@@ -1,0 +1,82 @@
+"""Scale-down: only after confirmed slack, and only to a plan that would carry the busiest window with headroom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tandem_operator.plan.facts import Action, Answer, Decision
+from tandem_operator.plan.judge import contiguous, judge_window
+from tandem_operator.plan.study import Desk, load_of, with_headroom
+from tandem_operator.plan.words import alternatives, forecast_words, move_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tandem_operator.plan.facts import Slo, Window
+    from tandem_operator.plan.predict import Load
+    from tandem_operator.plan.study import Option, Study
+
+
+def release_slack(case: Study) -> Decision | None:
+    """The cheapest smaller plan that keeps 0.8 of both targets under the heaviest load of the whole down window."""
+    limits = case.seen.limits
+    recent = windows_of(case)
+    if recent is None or case.seen.model is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
+        return None
+    smaller = [o for o in case.options if o.cost < case.current.cost and o.gpus < case.current.gpus]
+    if not smaller:
+        return None
+    desk = Desk(limits, case.seen.model, heaviest(recent, case), case.model, with_headroom(limits.slo))
+    weighed = [desk.weigh(o.target, case.current.target) for o in smaller]
+    safe = [o for o in weighed if o.sure >= case.wanted]
+    if not safe:
+        return None
+    return shrink(case, min(safe, key=lambda o: (o.cost, o.change, -o.sure)), len(recent))
+
+
+def windows_of(case: Study) -> Sequence[Window] | None:
+    """The windows of the last down_window_s; None while the history does not reach that far without a gap."""
+    seconds = case.seen.limits.steadiness.down_window_s
+    recent = contiguous(case.seen.history, case.seen.limits.interval_s)
+    since = case.now - timedelta(seconds=seconds)
+    if recent[0].at > since + timedelta(seconds=case.seen.limits.interval_s):
+        return None
+    return [w for w in recent if w.at >= since]
+
+
+def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
+    """Within both targets, or confirmed idle: an unknown window is never slack."""
+    if windows[index].arrival_rate is None:
+        return False
+    verdict = judge_window(windows[: index + 1], slo)
+    return verdict.answer is Answer.YES or verdict.reason == "NoTraffic"
+
+
+def heaviest(windows: Sequence[Window], case: Study) -> Load:
+    """Each figure at its highest over the windows: the smaller plan must carry all of it at once."""
+    share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
+    loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
+    return replace(
+        case.load,
+        arrival_rate=max(x.arrival_rate for x in loads),
+        prompt_tokens=max(x.prompt_tokens for x in loads),
+        computed_tokens=max(x.computed_tokens for x in loads),
+        output_tokens=max(x.output_tokens for x in loads),
+    )
+
+
+def shrink(case: Study, option: Option, windows: int) -> Decision:
+    """The decision to give replicas back."""
+    slo = case.seen.limits.slo
+    seconds = case.seen.limits.steadiness.down_window_s
+    message = (
+        f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
+        f"{seconds} s; with the heaviest of their loads predicted {forecast_words(option.forecast, slo)} against 80 % "
+        f"of the targets; {case.current.gpus - option.gpus} GPUs are given back"
+    )
+    chosen = next(o for o in case.options if o.target == option.target)
+    return Decision(
+        Action.SCALE, "SlackConfirmed", message, option.target, option.forecast.prediction(), alternatives(case, chosen)
+    )

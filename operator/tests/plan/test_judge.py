@@ -1,0 +1,106 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tandem_operator.plan.facts import Answer, PoolState, RoleUse, Verdict
+from tandem_operator.plan.judge import breach, contiguous, judge_metrics, judge_scaling, judge_slo
+from tests.plan.examples import NOW, SLO, history, observed, starving
+
+DOWN = Verdict(Answer.NO, "PrometheusUnreachable", "no answer within 5 s")
+IDLE = {
+    "arrival_rate": 0.0,
+    "request_rate": 0.0,
+    "ttft_ms": None,
+    "tpot_ms": None,
+    "attainment": None,
+    "prefill": RoleUse(0.0, 0.0, None, 0.0, 0.0),
+    "decode": RoleUse(0.0, 0.0, 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "reason"),
+    [
+        pytest.param({}, Answer.YES, "Fresh", id="fresh"),
+        pytest.param({"metrics": DOWN}, Answer.NO, "PrometheusUnreachable", id="the observer's word passes through"),
+        pytest.param({"history": ()}, Answer.UNKNOWN, "NoSamples", id="nothing observed"),
+        pytest.param({"history": history(arrival_rate=None)}, Answer.UNKNOWN, "NoSamples", id="arrivals not known"),
+    ],
+)
+def test_judge_metrics(changes, answer, reason):
+    verdict = judge_metrics(observed(**changes), NOW)
+    assert (verdict.answer, verdict.reason) == (answer, reason)
+
+
+def test_an_old_window_is_no_news():
+    verdict = judge_metrics(observed(), NOW + timedelta(seconds=16))
+    assert (verdict.answer, verdict.reason) == (Answer.UNKNOWN, "StaleSamples")
+
+
+@pytest.mark.parametrize(
+    ("windows", "answer", "reason"),
+    [
+        pytest.param(history(), Answer.YES, "WithinTargets", id="met"),
+        pytest.param(history(attainment=0.5, ttft_ms=2000), Answer.NO, "TTFTAboveTarget", id="TTFT"),
+        pytest.param(history(attainment=0.5, tpot_ms=200), Answer.NO, "TPOTAboveTarget", id="TPOT"),
+        pytest.param(history(attainment=0.5, tpot_ms=200, ttft_ms=2000), Answer.NO, "BothAboveTargets", id="both"),
+        pytest.param(history(attainment=0.88), Answer.NO, "AttainmentBelowTarget", id="each within, together not"),
+        pytest.param(
+            history(attainment=None, ttft_ms=1501), Answer.NO, "TTFTAboveTarget", id="no attainment: percentiles"
+        ),
+        pytest.param(history(attainment=None, ttft_ms=1500), Answer.YES, "WithinTargets", id="exactly on target"),
+        pytest.param(history(**IDLE), Answer.UNKNOWN, "NoTraffic", id="idle is not missed and not met"),
+        pytest.param(
+            history(attainment=None, ttft_ms=None, request_rate=None), Answer.UNKNOWN, "NoSamples", id="no samples"
+        ),
+        pytest.param(starving(), Answer.NO, "ArrivalsOutrunCompletions", id="few finish, prompts pile up"),
+        pytest.param(
+            starving(request_rate=0.0),
+            Answer.NO,
+            "ArrivalsOutrunCompletions",
+            id="none finishes: no TTFT sample at all",
+        ),
+    ],
+)
+def test_judge_slo(windows, answer, reason):
+    verdict = judge_slo(observed(history=windows), NOW)
+    assert (verdict.answer, verdict.reason) == (answer, reason)
+
+
+def test_slo_is_unknown_while_metrics_are():
+    verdict = judge_slo(observed(metrics=DOWN), NOW)
+    assert (verdict.answer, verdict.reason) == (Answer.UNKNOWN, "PrometheusUnreachable")
+
+
+def test_a_breach_counts_consecutive_windows():
+    windows = history(attainment=lambda n: 0.2 if n >= 10 else 0.97, ttft_ms=lambda n: 3000 if n >= 10 else 900)
+    found = breach(windows, SLO)
+    assert (found.windows, found.seconds) == (4, 15)
+    assert breach(windows[:10], SLO) is None
+
+
+def test_contiguous_stops_at_a_gap():
+    windows = history(20)
+    torn = (*windows[:10], *(windows[13:]))
+    assert len(contiguous(windows, 5)) == 20
+    assert len(contiguous(torn, 5)) == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "reason"),
+    [
+        pytest.param({}, Answer.NO, "WithinBounds", id="content"),
+        pytest.param({"target": None}, Answer.UNKNOWN, "NoTarget", id="nothing chosen"),
+        pytest.param({"history": starving()}, Answer.YES, "AtMaximum", id="missed, and no pod more is allowed"),
+        pytest.param(
+            {"pools": (PoolState("prefill", 1, 0), PoolState("decode", 2, 2))},
+            Answer.YES,
+            "PodsNotReady",
+            id="pods pending",
+        ),
+    ],
+)
+def test_judge_scaling(changes, answer, reason):
+    verdict = judge_scaling(replace(observed(), **changes), NOW)
+    assert (verdict.answer, verdict.reason) == (answer, reason)

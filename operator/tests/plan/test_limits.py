@@ -1,0 +1,67 @@
+import pytest
+
+from tandem_operator.api.catalogue import UnknownAcceleratorError
+from tandem_operator.api.v1alpha1 import read
+from tandem_operator.plan.facts import RebalanceMode, Role, Steadiness
+from tandem_operator.plan.limits import limits_of
+
+
+def spec(accelerator="h100-sxm", **rebalance):
+    hardware = accelerator if isinstance(accelerator, dict) else {"accelerator": accelerator}
+    return read(
+        {
+            "metadata": {"name": "chat", "namespace": "serving"},
+            "spec": {
+                "model": {"source": "file:///models/m", "servedName": "m"},
+                "pools": [
+                    {"name": "p", "role": "Prefill", "hardware": hardware, "replicas": {"min": 1, "max": 4}},
+                    {
+                        "name": "d",
+                        "role": "Decode",
+                        "hardware": hardware,
+                        "parallelism": {"tensor": 2},
+                        "replicas": {"min": 1, "max": 4, "initial": 3},
+                    },
+                ],
+                "slo": {"ttftMilliseconds": 500, "tpotMilliseconds": 40},
+                "rebalance": rebalance,
+            },
+        }
+    ).spec
+
+
+def test_limits_carry_the_spec():
+    limits = limits_of(
+        spec(
+            mode="Recommend",
+            intervalSeconds=5,
+            roleFlips=True,
+            budget={"gpus": 9, "perAccelerator": {"h100-sxm": 8}},
+            behavior={"scaleDown": {"stabilizationWindowSeconds": 60}},
+        )
+    )
+    assert limits.mode is RebalanceMode.RECOMMEND
+    assert [(p.name, p.role, p.gpus, p.minimum, p.maximum, p.initial) for p in limits.pools] == [
+        ("p", Role.PREFILL, 1, 1, 4, 1),
+        ("d", Role.DECODE, 2, 1, 4, 3),
+    ]
+    assert (limits.budget_gpus, limits.budget_per_device, limits.interval_s) == (9, {"h100-sxm": 8}, 5)
+    assert limits.steadiness == Steadiness(down_window_s=60)
+    assert limits.slo.percentile == 95
+
+
+def test_own_figures_need_no_catalogue_entry():
+    own = {
+        "accelerator": "mine",
+        "teraflops": 100,
+        "memoryGibibytes": 32,
+        "memoryGigabytesPerSecond": 900,
+        "linkGigabytesPerSecond": 10,
+    }
+    device = limits_of(spec(own)).pools[0].device
+    assert (device.flops, device.memory_bytes, device.bandwidth, device.link) == (1e14, 32 * 2**30, 9e11, 1e10)
+
+
+def test_an_unknown_accelerator_is_refused_by_name():
+    with pytest.raises(UnknownAcceleratorError, match="h900"):
+        limits_of(spec("h900"))

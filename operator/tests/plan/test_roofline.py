@@ -1,0 +1,29 @@
+import pytest
+
+from tandem_operator.plan.roofline import kv_bytes_per_token, prior_of
+from tests.plan.examples import H100, H200, LLAMA_70B, SMOL
+
+
+@pytest.mark.parametrize(
+    ("model", "kv_bytes"),
+    [pytest.param(LLAMA_70B, 327_680, id="llama-70b"), pytest.param(SMOL, 23_040, id="smollm2")],
+)
+def test_kv_bytes_per_token(model, kv_bytes):
+    assert kv_bytes_per_token(model) == kv_bytes
+
+
+def test_70b_on_eight_h100_is_where_the_references_put_it():
+    prior = prior_of(H100, 8, LLAMA_70B)
+    assert sum(prior.prefill_parts(4096)) == pytest.approx(0.150, rel=0.25)
+    # 64 requests of 2k context read 43 GB of KV beside 141 GB of weights: 8.6 ms at full bandwidth, 80 % reached.
+    assert sum(prior.step_parts(64, 2048)) == pytest.approx(0.0086 / 0.8, rel=0.3)
+
+
+def test_bandwidth_helps_decode_and_not_prefill():
+    slow, fast = prior_of(H100, 4, LLAMA_70B), prior_of(H200, 4, LLAMA_70B)
+    assert sum(fast.step_parts(32, 2048)) < 0.8 * sum(slow.step_parts(32, 2048))
+    assert sum(fast.prefill_parts(4096)) > 0.95 * sum(slow.prefill_parts(4096))
+
+
+def test_a_model_that_does_not_fit_has_no_room():
+    assert prior_of(H100, 1, LLAMA_70B).kv_room_tokens == 0
