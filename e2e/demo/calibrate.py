@@ -1,0 +1,57 @@
+"""Loads and targets from what this machine's workers can do: measured first, never typed in.
+
+A worker's speed differs between machines by factors, so the demo asks for its two figures (how many prompts a second one
+prefill worker takes, how a decode worker's TPOT grows with its batch) and sizes the loads relative to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROMPT_TOKENS = 384  # prompt-heavy: long prompts, few output tokens
+PROMPT_OUTPUT = 6
+CHAT_TOKENS = 24  # output-heavy: short prompts, long answers
+CHAT_OUTPUT = 96
+
+PREFILL_LOAD = 1.35  # of one prefill worker: it starves; of two: 0.68
+TTFT_SLACK = 6.0  # target over the unloaded service time: a queue of about five prompts
+TPOT_SLACK = 1.9  # target over the TPOT of a batch of one
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the machine gave, unloaded."""
+
+    prefill_s: float  # one long prompt through one prefill worker, saturated: seconds each
+    ttft_s: float  # the same, alone
+    tpot_alone_s: float  # batch of one on a decode worker
+    batch: float  # a larger batch on one decode worker ...
+    tpot_batch_s: float  # ... and its TPOT
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What the demo drives: requests a second of both kinds, and the targets."""
+
+    prompt_rate: float
+    chat_rate: float
+    ttft_ms: int
+    tpot_ms: int
+
+
+def size_loads(seen: Measured) -> Loads:
+    """Rates that starve one worker of a role and suit two; targets between the two states.
+
+    Decode: TPOT(N) = a + b·N and N = rate·tokens·TPOT(N). One worker is to sit at 1.4 times the target, so
+    N1 = (1.4·target - a)/b and rate = N1/(tokens·1.4·target); two workers then halve the rate each.
+    """
+    slope = max(seen.tpot_batch_s - seen.tpot_alone_s, 0.02 * seen.tpot_alone_s) / max(seen.batch - 1, 1)
+    target = TPOT_SLACK * seen.tpot_alone_s
+    starved = 1.4 * target
+    held = (starved - seen.tpot_alone_s) / slope
+    return Loads(
+        prompt_rate=PREFILL_LOAD / seen.prefill_s,
+        chat_rate=held / (CHAT_OUTPUT * starved),
+        ttft_ms=round(1000 * (TTFT_SLACK * seen.prefill_s + seen.ttft_s - seen.prefill_s)),
+        tpot_ms=round(1000 * target),
+    )

@@ -1,0 +1,131 @@
+"""Step 6: the ratio moves one way, then the other, and only because the planner may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.demo import calibrate
+from e2e.demo.judge import Figures, Targets
+from e2e.demo.phases import Load, Outcome, watch
+from e2e.demo.screen import ms, note, step, true
+from e2e.harness.kube import RESOURCE, Kube
+from e2e.harness.waiting import until
+from e2e.harness.world import NAMESPACE, Prometheus, resource, roles, wait_ready
+
+OFF_SECONDS = 75.0
+AUTO_SECONDS = 150.0
+WINDOW = 25.0  # seconds of requests behind a verdict
+BUDGET = 3
+
+
+class NotTrueError(AssertionError):
+    """A sentence of the story that this run did not bear out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One load's two runs, for the summary at the end."""
+
+    load: Load
+    off: Figures
+    before: Figures
+    after: Figures
+    ratios: tuple[str, str]
+    moved_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the loads run: the resource and what reaches it."""
+
+    kube: Kube
+    name: str
+    url: str
+    prometheus: Prometheus
+    directory: Path
+
+
+def rebalance(stage: Stage, seen: calibrate.Measured) -> list[Move]:
+    """Both loads, each first with the planner off and then with it on; raises NotTrueError at the first untruth."""
+    loads = calibrate.size_loads(seen)
+    targets = Targets(loads.ttft_ms, loads.tpot_ms, percentile=90)
+    set_slo(stage, targets)
+    prompt = Load(
+        "prompt-heavy load", "prefill", loads.prompt_rate, calibrate.PROMPT_TOKENS, calibrate.PROMPT_OUTPUT, seed=1
+    )
+    chat = Load("output-heavy load", "decode", loads.chat_rate, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, seed=2)
+    return [move(stage, prompt, targets), move(stage, chat, targets)]
+
+
+def move(stage: Stage, load: Load, targets: Targets) -> Move:
+    """The same load with `rebalance.mode: Off` (it must not recover), then `Auto` (it must)."""
+    step(f"{load.title}: {load.rate:.2f} requests/s of {load.prompt_tokens} + {load.output_tokens} tokens")
+    off = run(stage, load, targets, "Off", OFF_SECONDS)
+    off_end = off.after(targets.percentile, WINDOW)
+    demand(off.moved_at is None, "with rebalance.mode: Off the ratio stays")
+    demand(
+        not targets.met_by(off_end, load.starved),
+        f"with rebalance.mode: Off it does not recover: {said(off_end, load.starved, targets)}",
+    )
+    auto = run(stage, load, targets, "Auto", AUTO_SECONDS)
+    demand(auto.moved_at is not None, f"with rebalance.mode: Auto the ratio moved: {' → '.join(r for _, r in auto.ratios)}")
+    before, after = auto.before(targets.percentile, WINDOW), auto.after(targets.percentile, WINDOW)
+    demand(not targets.met_by(before, load.starved), f"before the move it misses: {said(before, load.starved, targets)}")
+    demand(targets.met_by(after, load.starved), f"after the move it meets: {said(after, load.starved, targets)}")
+    now = roles(stage.kube, stage.name)
+    demand(sum(now) == BUDGET, f"the budget holds: {now[0]} prefill + {now[1]} decode workers")
+    return Move(load, off_end, before, after, (auto.ratios[0][1], auto.ratios[-1][1]), auto.moved_at or 0.0)
+
+
+def run(stage: Stage, load: Load, targets: Targets, mode: str, seconds: float) -> Outcome:
+    """One run of a load, from quiet to its end."""
+    stage.kube.patch(RESOURCE, stage.name, NAMESPACE, {"spec": {"rebalance": {"mode": mode}}})
+    quiet(stage)
+    title = f"{load.title}, rebalance.mode: {mode}"
+    out = stage.directory / f"{load.starved}-{mode.lower()}.jsonl"
+    shown = Load(title, load.starved, load.rate, load.prompt_tokens, load.output_tokens, load.seed)
+    return watch(shown, stage.kube, stage.name, stage.url, targets, seconds, out)
+
+
+def set_slo(stage: Stage, targets: Targets) -> None:
+    """Give the resource the targets that suit this machine's speed (an edit, as a user would make it)."""
+    slo = {"ttftMilliseconds": targets.ttft_ms, "tpotMilliseconds": targets.tpot_ms, "percentile": targets.percentile}
+    stage.kube.patch(RESOURCE, stage.name, NAMESPACE, {"spec": {"slo": slo}})
+    note(f"targets for this machine: TTFT {targets.ttft_ms:,} ms, TPOT {targets.tpot_ms:,} ms, p{targets.percentile}")
+    wait_ready(stage.kube, stage.name)
+    settled(stage)
+
+
+def settled(stage: Stage) -> None:
+    """Wait until the routers of the old targets are gone."""
+
+    def one_router() -> bool:
+        pods = stage.kube.items("pods", NAMESPACE, f"tandem.dev/resource={stage.name},tandem.dev/component=router")
+        wanted = (resource(stage.kube, stage.name) or {})["spec"].get("router", {}).get("replicas", 1)
+        return len(pods) == wanted
+
+    until("the routers carry the new targets", one_router, 90)
+
+
+def quiet(stage: Stage) -> None:
+    """Wait until no request is open or queued and the windows that the planner reads have passed over."""
+    query = (
+        f'sum(tandem_router_inflight{{resource="{stage.name}"}}) + '
+        f'sum(rate(tandem_router_arrivals_total{{resource="{stage.name}"}}[25s]))'
+    )
+    until("the last load has drained", lambda: stage.prometheus.value(query) == 0, 180, every=1)
+
+
+def said(seen: Figures, role: str, targets: Targets) -> str:
+    """The figure that the role answers for, beside its target."""
+    if role == "prefill":
+        return f"TTFT p{targets.percentile} {ms(seen.ttft_ms)} ms, target {targets.ttft_ms:,} ms ({seen.n} requests)"
+    return f"TPOT p{targets.percentile} {ms(seen.tpot_ms)} ms, target {targets.tpot_ms:,} ms ({seen.n} requests)"
+
+
+def demand(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as the sentence it checks
+    """Print the sentence if it is true, end the story if it is not."""
+    if not holds:
+        raise NotTrueError(f"not true: {sentence}")
+    true(sentence)

@@ -1,0 +1,115 @@
+"""Tandem on a cluster: install it, apply a resource, reach its router and Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.harness.cluster import Cluster
+from e2e.harness.kube import RESOURCE, Kube, condition
+from e2e.harness.waiting import until
+
+OVERLAY = "manifests/overlays/local"
+SYSTEM = "tandem-system"
+NAMESPACE = "serving"
+
+
+def install(kube: Kube) -> None:
+    """CRD, RBAC, operator and Prometheus from the overlay; twice, since kinds must exist before what uses them."""
+    until(
+        "kubectl apply -k",
+        lambda: _applied(kube),
+        seconds=60,
+        every=1,
+    )
+    kube.run("rollout", "status", "deployment/tandem-operator", "-n", SYSTEM, "--timeout=90s", seconds=100)
+    kube.run("rollout", "status", "deployment/prometheus", "-n", "monitoring", "--timeout=60s", seconds=70)
+
+
+def _applied(kube: Kube) -> bool:
+    try:
+        kube.run("apply", "-k", OVERLAY, "--server-side", "--force-conflicts")
+    except RuntimeError as error:
+        if "no matches for kind" in str(error) or "not found" in str(error):
+            return False
+        raise
+    return True
+
+
+def resource(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any] | None:
+    """The DisaggregatedInference, or None."""
+    return kube.find(RESOURCE, name, namespace)
+
+
+def wait_ready(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 120) -> dict[str, Any]:
+    """Wait until Ready=True of the newest generation."""
+
+    def look() -> dict[str, Any] | None:
+        seen = resource(kube, name, namespace)
+        ready = condition(seen, "Ready")
+        same = seen and seen["metadata"]["generation"] == (seen.get("status") or {}).get("observedGeneration")
+        return seen if same and ready["status"] == "True" else None
+
+    return until(f"{name} Ready=True", look, seconds)
+
+
+def wait_condition(
+    kube: Kube, name: str, kind: str, status: str, reason: str | None = None, namespace: str = NAMESPACE, seconds: float = 60
+) -> dict[str, Any]:
+    """Wait for a condition's status (and reason)."""
+
+    def look() -> dict[str, Any] | None:
+        seen = condition(resource(kube, name, namespace), kind)
+        return seen if seen["status"] == status and reason in {None, seen["reason"]} else None
+
+    return until(f"{name} {kind}={status}/{reason or '*'}", look, seconds)
+
+
+def roles(kube: Kube, name: str, namespace: str = NAMESPACE) -> tuple[int, int]:
+    """Ready workers by role label, as the API server shows them: (prefill, decode)."""
+    pods = kube.items("pods", namespace, f"tandem.dev/resource={name},tandem.dev/component=worker")
+    ready = [p["metadata"]["labels"].get("tandem.dev/role") for p in pods if condition(p, "Ready")["status"] == "True"]
+    return ready.count("prefill"), ready.count("decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """The Prometheus that scrapes the workers."""
+
+    url: str
+
+    def value(self, query: str) -> float | None:
+        """One number, or None where the vector is empty."""
+        path = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(path, timeout=5) as answer:  # noqa: S310 - a loopback address of our own
+            found = json.load(answer)["data"]["result"]
+        return float(found[0]["value"][1]) if found else None
+
+
+@contextlib.contextmanager
+def forwarded(cluster: Cluster, namespace: str, service: str, port: int) -> Iterator[str]:
+    """A loopback URL of a Service, by `kubectl port-forward`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        local = probe.getsockname()[1]
+    command = ["kubectl", "port-forward", "-n", namespace, f"service/{service}", f"{local}:{port}", "--address=127.0.0.1"]
+    process = subprocess.Popen(command, env=cluster.kube.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(f"port-forward of {service}", lambda: _listens(local), 15)
+        yield f"http://127.0.0.1:{local}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

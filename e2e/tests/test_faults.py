@@ -1,0 +1,184 @@
+"""Every class of fault once: what the resource says, that others do not notice, and that an edit or time heals it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from conftest import sample
+
+from e2e.demo.chat import ask
+from e2e.harness.cluster import Cluster
+from e2e.harness.kube import RESOURCE, Kube, condition
+from e2e.harness.waiting import until
+from e2e.harness.world import NAMESPACE, SYSTEM, resource, roles, wait_condition, wait_ready
+
+
+@pytest.fixture
+def broken(kube: Kube) -> Any:
+    """Apply a changed, small copy of the sample named `broken`; it is gone afterwards, its children with it."""
+
+    def apply(**spec: Any) -> None:
+        kube.apply(yaml.safe_dump(sample("broken", **spec)))
+
+    yield apply
+    kube.run("delete", RESOURCE, "broken", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
+    until("no pod of `broken` is left", lambda: not kube.items("pods", NAMESPACE, "tandem.dev/resource=broken"), 90)
+
+
+def pools(**first: Any) -> list[dict]:
+    """The sample's pools, both with changed fields."""
+    return [{**pool, **json.loads(json.dumps(first))} for pool in sample()["spec"]["pools"]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "status", "reason", "words"),
+    [
+        pytest.param(
+            {"engine": {"name": "tandem", "image": "tandem-worker:nowhere"}},
+            *("Stalled", "True", "ImagePullFailed", "tandem-worker:nowhere"),
+            id="image that is not there",
+        ),
+        pytest.param(
+            {"model": {**sample()["spec"]["model"], "source": "file:///models/absent"}},
+            *("Stalled", "True", "ModelLoadFailed", "/models/absent"),
+            id="model that cannot be loaded",
+        ),
+        pytest.param(
+            {"pools": pools(template={"nodeSelector": {"disk": "none"}})},
+            *("ScalingLimited", "True", "Unschedulable", "node"),
+            id="selector that matches nothing",
+        ),
+        pytest.param(
+            {"transfer": {"backend": "tcp", "rdma": {"mode": "SharedDevice", "resource": "rdma/absent", "count": 1}, "require": "Any"}},
+            *("ScalingLimited", "True", "Unschedulable", "rdma/absent"),
+            id="RDMA resource that no node has",
+        ),
+    ],
+)
+def test_a_fault_says_what_to_do_and_others_do_not_notice(
+    kube: Kube, smollm2: dict, router_url: str, broken: Any, spec: dict, kind: str, status: str, reason: str, words: str
+) -> None:
+    broken(**spec)
+    seen = wait_condition(kube, "broken", kind, status, reason, seconds=120)
+    assert words in seen["message"]
+    assert condition(resource(kube, "broken"), "Ready")["status"] != "True"
+    assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
+    assert ask(router_url, "smollm2", "Say hello.", tokens=4).text
+
+
+def test_an_edit_heals_a_bad_image(kube: Kube, smollm2: dict, broken: Any) -> None:
+    broken(engine={"name": "tandem", "image": "tandem-worker:nowhere"})
+    wait_condition(kube, "broken", "Stalled", "True", "ImagePullFailed", seconds=120)
+    broken(engine={"name": "tandem"})
+    wait_ready(kube, "broken", seconds=240)
+    assert condition(resource(kube, "broken"), "Stalled")["status"] != "True"
+
+
+def test_prometheus_down_holds_the_ratio_and_serving_goes_on(kube: Kube, smollm2: dict, router_url: str) -> None:
+    kube.run("scale", "deployment/prometheus", "-n", "monitoring", "--replicas=0")
+    try:
+        seen = wait_condition(kube, "smollm2", "MetricsAvailable", "False", seconds=90)
+        assert seen["reason"] == "PrometheusUnreachable"
+        assert roles(kube, "smollm2") == (1, 2)
+        assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
+        assert ask(router_url, "smollm2", "Say hello.", tokens=4).text
+    finally:
+        kube.run("scale", "deployment/prometheus", "-n", "monitoring", "--replicas=1")
+    until(
+        "metrics are back",
+        lambda: condition(resource(kube, "smollm2"), "MetricsAvailable")["reason"] != "PrometheusUnreachable",
+        90,
+    )
+
+
+def test_the_intent_in_status_is_carried_out_by_flips(kube: Kube, smollm2: dict, router_url: str) -> None:
+    """A crash between 'status written' and 'children touched' leaves exactly this: a target that the labels do not have yet."""
+    before = {p["metadata"]["uid"] for p in workers(kube)}
+    aim(kube, prefill=2, decode=1)
+    until("two prefill workers", lambda: roles(kube, "smollm2") == (2, 1), 60)
+    assert ask(router_url, "smollm2", "Say hello.", tokens=4).text
+    aim(kube, prefill=1, decode=2)
+    until("two decode workers", lambda: roles(kube, "smollm2") == (1, 2), 60)
+    assert {p["metadata"]["uid"] for p in workers(kube)} == before, "a flip restarts nothing"
+
+
+def test_drift_is_repaired(kube: Kube, smollm2: dict) -> None:
+    kube.run("scale", "deployment/smollm2-decode", "-n", NAMESPACE, "--replicas=0")
+    until("scaled back", lambda: kube.find("deployment", "smollm2-decode", NAMESPACE)["spec"]["replicas"] == 2, 60)
+    kube.run("delete", "service", "smollm2-router", "-n", NAMESPACE)
+    until("the Service is back", lambda: kube.find("service", "smollm2-router", NAMESPACE), 60)
+    wait_ready(kube, "smollm2", seconds=180)
+    until("all workers are back", lambda: roles(kube, "smollm2") == (1, 2), 180)
+
+
+def test_a_foreign_object_of_a_childs_name_is_never_taken(kube: Kube, smollm2: dict, broken: Any) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "broken-router", "namespace": NAMESPACE, "labels": {"mine": "yes"}},
+        "spec": {"ports": [{"port": 1}]},
+    }
+    kube.apply(yaml.safe_dump(foreign))
+    try:
+        broken()
+        seen = wait_condition(kube, "broken", "Stalled", "True", "NameConflict", seconds=60)
+        assert "broken-router" in seen["message"]
+        found = kube.find("service", "broken-router", NAMESPACE)
+        assert found["metadata"].get("ownerReferences") is None
+        assert found["spec"]["ports"][0]["port"] == 1
+    finally:
+        kube.run("delete", "service", "broken-router", "-n", NAMESPACE, "--ignore-not-found")
+
+
+def test_a_killed_operator_comes_back_and_changes_nothing(tandem: Cluster, kube: Kube, smollm2: dict) -> None:
+    before = (generations(kube), roles(kube, "smollm2"))
+    kube.run("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=tandem-operator", "--grace-period=0", "--force")
+    kube.run("rollout", "status", "deployment/tandem-operator", "-n", SYSTEM, "--timeout=90s", seconds=100)
+    passes_go_by(kube, 3)
+    assert (generations(kube), roles(kube, "smollm2")) == before
+
+
+def test_idle_passes_write_nothing(kube: Kube, smollm2: dict) -> None:
+    until("idle", lambda: condition(resource(kube, "smollm2"), "MetricsAvailable")["reason"] == "NoTraffic", 120)
+    passes_go_by(kube, 2)
+    before = versions(kube)
+    passes_go_by(kube, 3)
+    assert versions(kube) == before
+
+
+def workers(kube: Kube) -> list[dict]:
+    return kube.items("pods", NAMESPACE, "tandem.dev/resource=smollm2,tandem.dev/component=worker")
+
+
+def aim(kube: Kube, prefill: int, decode: int) -> None:
+    change = {"status": {"decision": {"target": {"roles": {"prefill": prefill, "decode": decode}}}}}
+    kube.run("patch", RESOURCE, "smollm2", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps(change))
+
+
+def generations(kube: Kube) -> dict[str, int]:
+    return {d["metadata"]["name"]: d["metadata"]["generation"] for d in kube.items("deployments", NAMESPACE, "tandem.dev/resource=smollm2")}
+
+
+def versions(kube: Kube) -> dict[str, str]:
+    """resourceVersions of the resource and of the children that only the operator writes."""
+    seen = {"di": resource(kube, "smollm2")["metadata"]["resourceVersion"]}
+    for kind in ("deployments", "services", "serviceaccounts", "poddisruptionbudgets", "rolebindings"):
+        for item in kube.items(kind, NAMESPACE, "tandem.dev/resource=smollm2"):
+            seen[f"{kind}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+    return seen
+
+
+def passes_go_by(kube: Kube, n: int) -> None:
+    """Wait until the operator has made `n` more passes over the resource, by its own record."""
+    start = passes(kube)
+    until(f"{n} passes", lambda: passes(kube) >= start + n, 120, every=1)
+
+
+def passes(kube: Kube) -> int:
+    words = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8080/metrics', timeout=5).read().decode())"
+    out = kube.run("exec", "-n", SYSTEM, "deployment/tandem-operator", "--", "python", "-c", words)
+    lines = [x for x in out.splitlines() if x.startswith("tandem_operator_reconcile_seconds_count")]
+    return int(sum(float(x.split()[-1]) for x in lines))
