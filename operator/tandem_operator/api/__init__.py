@@ -1,0 +1,1 @@
+"""The `tandem.dev` API: the resource, its conditions, its CRD and the hardware catalogue."""

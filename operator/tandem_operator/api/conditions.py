@@ -1,0 +1,218 @@
+"""Every condition and every reason that it may give: what it means, what to do. The reference page is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+READY: Final = "Ready"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+METRICS_AVAILABLE: Final = "MetricsAvailable"
+SLO_MET: Final = "SLOMet"
+SCALING_LIMITED: Final = "ScalingLimited"
+REBALANCING: Final = "Rebalancing"
+KV_TRANSFER_READY: Final = "KVTransferReady"
+
+Answer = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionType:
+    """A standing judgement. `abnormal`: True is the unusual answer; the condition is absent when steady (kstatus)."""
+
+    name: str
+    question: str
+    abnormal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One answer with one CamelCase word, its meaning, and what a person does about it."""
+
+    condition: str
+    status: Answer
+    name: str
+    meaning: str
+    action: str = "Nothing."
+
+
+CONDITIONS: Final = (
+    ConditionType(READY, "Can clients be served? A rebalance never changes it."),
+    ConditionType(RECONCILING, "Is the operator still bringing the cluster to what the spec says?", abnormal=True),
+    ConditionType(STALLED, "Is there something that only an edit or a person can mend?", abnormal=True),
+    ConditionType(METRICS_AVAILABLE, "Does the planner have fresh figures? Without them it holds; it never shrinks."),
+    ConditionType(SLO_MET, "Are both targets met at the SLO's percentile?"),
+    ConditionType(SCALING_LIMITED, "Does a bound keep the operator from what it would choose or has chosen?"),
+    ConditionType(REBALANCING, "Is a move of the ratio under way?"),
+    ConditionType(KV_TRANSFER_READY, "Does the KV cache travel as spec.transfer demands?"),
+)
+
+_WAIT = "Wait; the message says for what."
+_TARGETS = "Look at Prometheus' scrape targets."
+_DECISION = "Read status.decision: it says what is done about it."
+_PROMETHEUS = "Look at the operator's Prometheus address and at Prometheus itself."
+
+REASONS: Final = (
+    Reason(READY, "True", "Serving", "Prefill, decode and router can take requests."),
+    Reason(READY, "Unknown", "Progressing", "The first rollout, or one after an edit, is under way.", _WAIT),
+    Reason(
+        READY,
+        "False",
+        "NoReadyWorkers",
+        "A role that was served has no ready worker, or the router has no ready pod.",
+        "Look at the pods that the message names.",
+    ),
+    Reason(READY, "False", "Stalled", "See the condition Stalled.", "As the condition Stalled says."),
+    Reason(
+        READY,
+        "False",
+        "KVTransferNotReady",
+        "spec.transfer.require is RDMA and the KV cache would travel over TCP.",
+        "As the condition KVTransferReady says.",
+    ),
+    Reason(RECONCILING, "True", "Progressing", "Children differ from the target, or pods are not ready yet.", _WAIT),
+    Reason(
+        RECONCILING,
+        "True",
+        "Retrying",
+        "A write to the API server failed and is tried again with growing pauses.",
+        "Look at the message if it lasts.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "UnknownAccelerator",
+        "A pool names an accelerator that the catalogue does not have.",
+        "Correct the name, or add an entry to the ConfigMap tandem-catalogue.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "NotSupported",
+        "The spec asks for something that this version does not carry out; the message names the field.",
+        "Change the field as the message says, or install a newer version.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "InvalidSpec",
+        "The spec breaks a rule that the installed CRD does not know.",
+        "Correct the field that the message names, and bring the CRD up to date.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "ModelLoadFailed",
+        "A worker could not load the model; the message quotes it.",
+        "Correct spec.model, or the image that carries the model.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "ImagePullFailed",
+        "A node cannot pull the workers' or the router's image.",
+        "Correct spec.engine.image, or give the nodes access to the registry.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "CrashLoop",
+        "A container ends again and again; the message quotes its last words.",
+        "Read the pod's log.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "NameConflict",
+        "An object with a child's name exists and belongs to somebody else; it is never taken.",
+        "Rename the resource or the pool, or remove the object.",
+    ),
+    Reason(METRICS_AVAILABLE, "True", "Fresh", "The newest samples are younger than three intervals."),
+    Reason(METRICS_AVAILABLE, "True", "NoTraffic", "Samples are fresh, and no request arrived in the window."),
+    Reason(
+        METRICS_AVAILABLE, "Unknown", "NoSamples", "Prometheus answers, but has no series of this resource.", _TARGETS
+    ),
+    Reason(METRICS_AVAILABLE, "False", "StaleSamples", "The newest sample is too old to decide by.", _TARGETS),
+    Reason(METRICS_AVAILABLE, "False", "PrometheusUnreachable", "Prometheus does not answer.", _PROMETHEUS),
+    Reason(METRICS_AVAILABLE, "False", "PrometheusRefused", "Prometheus refuses the query.", _PROMETHEUS),
+    Reason(SLO_MET, "True", "WithinTargets", "Both targets are met at the percentile."),
+    Reason(SLO_MET, "False", "TTFTAboveTarget", "TTFT at the percentile is above its target.", _DECISION),
+    Reason(SLO_MET, "False", "TPOTAboveTarget", "TPOT at the percentile is above its target.", _DECISION),
+    Reason(SLO_MET, "False", "BothAboveTargets", "TTFT and TPOT at the percentile are above their targets.", _DECISION),
+    Reason(
+        SLO_MET,
+        "False",
+        "AttainmentBelowTarget",
+        "Each target is met at the percentile alone, but too few requests meet both.",
+        _DECISION,
+    ),
+    Reason(
+        SLO_MET,
+        "False",
+        "ArrivalsOutrunCompletions",
+        "Requests arrive faster than they finish: the queue grows, and what has finished does not tell how long it is.",
+        _DECISION,
+    ),
+    Reason(
+        SLO_MET,
+        "False",
+        "Infeasible",
+        "No plan within the bounds reaches the targets; the message has the closest that can be reached.",
+        "Relax spec.slo, or raise the pools' maxima or the budget.",
+    ),
+    Reason(SLO_MET, "Unknown", "Unknown", "It cannot be judged; the message says why."),
+    Reason(SLO_MET, "Unknown", "NoTraffic", "No request arrived in the window."),
+    Reason(SLO_MET, "Unknown", "NoSamples", "Requests arrive, but there are no figures of them yet."),
+    Reason(SLO_MET, "Unknown", "StaleSamples", "The newest figures are too old.", _PROMETHEUS),
+    Reason(SLO_MET, "Unknown", "PrometheusUnreachable", "There are no figures; see MetricsAvailable.", _PROMETHEUS),
+    Reason(SLO_MET, "Unknown", "PrometheusRefused", "There are no figures; see MetricsAvailable.", _PROMETHEUS),
+    Reason(SCALING_LIMITED, "False", "WithinBounds", "No bound keeps the planner from its choice."),
+    Reason(SCALING_LIMITED, "Unknown", "NoTarget", "No target is chosen yet."),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "Unschedulable",
+        "Pods of the target find no node; the message quotes the scheduler.",
+        "Add nodes, or lower the pools' maxima.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "PodsNotReady",
+        "Pods of the target have not become ready.",
+        "Look at the pods of the pools that the message names.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "AtMaximum",
+        "More workers are wanted than a pool's maximum.",
+        "Raise replicas.max, or relax spec.slo.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "BudgetExhausted",
+        "More accelerators are wanted than rebalance.budget allows.",
+        "Raise the budget, or relax spec.slo.",
+    ),
+    Reason(REBALANCING, "True", "Flipping", "Workers change their role.", _WAIT),
+    Reason(REBALANCING, "True", "Scaling", "Pools grow or shrink.", _WAIT),
+    Reason(REBALANCING, "False", "Steady", "Roles and replicas are as the target says."),
+    Reason(KV_TRANSFER_READY, "True", "Connected", "The workers transfer by the backend that is demanded."),
+    Reason(
+        KV_TRANSFER_READY,
+        "False",
+        "NotRDMA",
+        "spec.transfer.require is RDMA, and the backend in use is another.",
+        "Give the nodes RDMA devices and spec.transfer.rdma, or set require to Any.",
+    ),
+    Reason(KV_TRANSFER_READY, "Unknown", "NoTransferYet", "No worker has told its transfer backend yet."),
+    Reason(KV_TRANSFER_READY, "True", "NotNeeded", "Mode Colocated transfers nothing."),
+)
+
+
+def is_known(condition: str, status: str, reason: str) -> bool:
+    """Does the reference page list this answer?"""
+    return any((known.condition, known.status, known.name) == (condition, status, reason) for known in REASONS)

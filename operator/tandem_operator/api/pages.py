@@ -1,0 +1,109 @@
+"""The reference pages that are made of the models: docs/reference/resource.md and conditions.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tandem_operator.api.conditions import CONDITIONS, REASONS, ConditionType
+from tandem_operator.api.constants import API_VERSION, KIND
+from tandem_operator.api.not_yet import NOT_YET
+from tandem_operator.api.schema import Schema
+
+MADE = "<!-- Made by `python -m tandem_operator.api.crd`; edit the models instead. -->"
+
+
+def resource_page(schema: Schema) -> str:
+    """Every field with its type, bounds, default and meaning, then what is not carried out yet."""
+    parts = [
+        f"# {KIND}",
+        MADE,
+        f"`{API_VERSION}`, short name `di`. `kubectl explain di.spec` says the same.",
+        "## Fields that are not carried out yet",
+        "The API server refuses them with a sentence; nothing is ignored.",
+        _table(("field", "what to do"), ((f"`{line.path}`", line.instead) for line in NOT_YET)),
+    ]
+    for part in ("spec", "status"):
+        rows = _rows(schema["properties"][part], part)
+        parts += [f"## {part}", _table(("field", "type", "default", "meaning"), rows)]
+    parts += ["## Rules that cross fields", _table(("at", "rule"), _rules(schema, ""))]
+    return "\n\n".join(parts) + "\n"
+
+
+def conditions_page() -> str:
+    """Every condition, its answers, and what to do about each."""
+    parts = ["# Conditions and reasons", MADE]
+    for condition in CONDITIONS:
+        parts += [f"## {condition.name}", _about(condition), _reasons(condition)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(condition: ConditionType) -> str:
+    return condition.question + (" Absent when all is well." if condition.abnormal else "")
+
+
+def _reasons(condition: ConditionType) -> str:
+    rows = ((r.status, f"`{r.name}`", r.meaning, r.action) for r in REASONS if r.condition == condition.name)
+    return _table(("status", "reason", "meaning", "what to do"), rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _rows(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
+    required = schema.get("required", [])
+    for name, field in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        default = "required" if name in required else _default(field)
+        yield f"`{here}`", _type(field), default, field["description"]
+        yield from _below(field, here)
+
+
+def _below(field: Schema, here: str) -> Iterator[tuple[str, ...]]:
+    """The fields of an object, of a list's items, or of a map's values."""
+    if "items" in field:
+        yield from _rows(field["items"], f"{here}[]")
+    elif isinstance(field.get("additionalProperties"), dict):
+        yield from _rows(field["additionalProperties"], f"{here}.<name>")
+    else:
+        yield from _rows(field, here)
+
+
+def _default(field: Schema) -> str:
+    return f"`{json.dumps(field['default'])}`" if field.get("default") not in (None, {}) else ""
+
+
+def _type(field: Schema) -> str:
+    if field.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "items" in field:
+        return f"list of {_type(field['items'])}, at most {field['maxItems']}"
+    if "additionalProperties" in field:
+        return f"map of {_type(field['additionalProperties'])}, at most {field['maxProperties']}"
+    return str(field["type"]) + _bounds(field)
+
+
+def _bounds(field: Schema) -> str:
+    if "minimum" in field:
+        return f", {field['minimum']} to {field['maximum']}"
+    return f", at most {field['maxLength']} characters" if "maxLength" in field else ""
+
+
+def _rules(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
+    for rule in schema.get("x-kubernetes-validations", []):
+        if rule.get("reason") != "FieldValueForbidden":  # those are the first table
+            yield f"`{(path + rule.get('fieldPath', '')).strip('.')}`", str(rule["message"])
+    for key, below in _children(schema):
+        yield from _rules(below, path + key)
+
+
+def _children(schema: Schema) -> Iterator[tuple[str, Any]]:
+    for name, field in schema.get("properties", {}).items():
+        yield f".{name}", field
+    if "items" in schema:
+        yield "[]", schema["items"]

@@ -1,0 +1,142 @@
+"""`spec` as a whole, and the rules that cross its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from tandem_operator.api.base import Part, Rule, whole
+from tandem_operator.api.spec_model import Engine, Model
+from tandem_operator.api.spec_pool import Pool
+from tandem_operator.api.spec_rebalance import Rebalance, Slo
+from tandem_operator.api.spec_router import Monitoring, Router
+from tandem_operator.api.spec_transfer import Transfer
+
+Mode = Literal["Disaggregated", "Colocated", "Auto"]
+
+
+def _least_gpus(pools: Iterable[Pool]) -> int:
+    return sum(pool.replicas.min * pool.parallelism.gpus for pool in pools)
+
+
+def _roles_fit_mode(spec: Spec) -> bool:
+    roles = {pool.role for pool in spec.pools}
+    if spec.mode == "Disaggregated":
+        return roles == {"Prefill", "Decode"}
+    return spec.mode == "Auto" or roles == {"Both"}
+
+
+def _minima_fit(spec: Spec) -> bool:
+    gpus = spec.rebalance.budget.gpus
+    return gpus is None or _least_gpus(spec.pools) <= gpus
+
+
+def _minima_fit_by_kind(spec: Spec) -> bool:
+    return all(
+        _least_gpus(p for p in spec.pools if p.hardware.accelerator == kind) <= gpus
+        for kind, gpus in spec.rebalance.budget.per_accelerator.items()
+    )
+
+
+def _roles_reachable(spec: Spec) -> bool:
+    roles = spec.rebalance.roles
+    workers = sum(pool.replicas.max for pool in spec.pools)
+    return spec.mode == "Colocated" or roles.min_prefill + roles.min_decode <= workers
+
+
+def _flips_possible(spec: Spec) -> bool:
+    return not spec.rebalance.role_flips or (spec.mode != "Colocated" and spec.engine.name == "tandem")
+
+
+# A pool's fewest accelerators, in CEL; expert parallelism reuses the ranks of the others.
+LEAST = "p.replicas.min * p.parallelism.tensor * p.parallelism.pipeline * p.parallelism.data"
+
+RULES = (
+    Rule(
+        message="pool names must differ",
+        holds=lambda spec: len({pool.name for pool in spec.pools}) == len(spec.pools),
+        field=".pools",  # the API server sees to it: the list is a map by name
+    ),
+    Rule(
+        message="mode Disaggregated needs at least one pool of role Prefill, one of role Decode and none of role Both; "
+        "mode Colocated needs role Both in every pool",
+        holds=_roles_fit_mode,
+        cel="self.mode == 'Disaggregated' ? self.pools.exists(p, p.role == 'Prefill') "
+        "&& self.pools.exists(p, p.role == 'Decode') && self.pools.all(p, p.role != 'Both') "
+        ": self.mode == 'Auto' || self.pools.all(p, p.role == 'Both')",
+        field=".pools",
+    ),
+    Rule(
+        message="the pools' minima need more accelerators than rebalance.budget.gpus allows",
+        holds=_minima_fit,
+        cel="!has(self.rebalance.budget) || !has(self.rebalance.budget.gpus) || "
+        f"self.pools.map(p, {LEAST}).sum() <= self.rebalance.budget.gpus",
+        field=".rebalance.budget.gpus",
+    ),
+    Rule(
+        message="the minima of the pools of an accelerator need more of it than rebalance.budget.perAccelerator allows",
+        holds=_minima_fit_by_kind,
+        cel="!has(self.rebalance.budget) || !has(self.rebalance.budget.perAccelerator) "
+        "|| self.rebalance.budget.perAccelerator.all(k, "
+        f"self.pools.filter(p, p.hardware.accelerator == k).map(p, {LEAST}).sum() "
+        "<= self.rebalance.budget.perAccelerator[k])",
+        field=".rebalance.budget.perAccelerator",
+    ),
+    Rule(
+        message="rebalance.roles.minPrefill + minDecode is more than the pools' maxima together",
+        holds=_roles_reachable,
+        cel="self.mode == 'Colocated' || self.rebalance.roles.minPrefill + self.rebalance.roles.minDecode "
+        "<= self.pools.map(p, p.replicas.max).sum()",
+        field=".rebalance.roles",
+    ),
+    Rule(
+        message="roleFlips needs mode Disaggregated and an engine whose workers can change their role (tandem)",
+        holds=_flips_possible,
+        cel="!has(self.rebalance.roleFlips) || !self.rebalance.roleFlips "
+        "|| (self.mode != 'Colocated' && self.engine.name == 'tandem')",
+        field=".rebalance.roleFlips",
+    ),
+)
+
+
+class Spec(Part):
+    """What is wanted: the model, its pools, the transfer, the targets. Git owns it; the operator never writes it."""
+
+    model: Model
+    """The model to serve."""
+    engine: Engine = whole(Engine)
+    """The program that computes. Default: tandem with the operator's image."""
+    mode: Mode = "Disaggregated"
+    """Disaggregated: separate prefill and decode workers; Colocated: each worker does both; Auto: the advisor decides
+    and says why. Default: Disaggregated."""
+    pools: list[Pool] = Field(
+        min_length=1,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """The workers, by pool; several pools may have the same role, on different accelerators."""
+    transfer: Transfer = whole(Transfer)
+    """How the KV cache travels from prefill to decode workers."""
+    slo: Slo
+    """What clients are promised."""
+    rebalance: Rebalance = whole(Rebalance)
+    """Whether and how the ratio of prefill to decode is kept right."""
+    router: Router = whole(Router)
+    """The OpenAI-compatible front door."""
+    monitoring: Monitoring = whole(Monitoring)
+    """Objects for an installed monitoring stack."""
+    suspend: bool = False
+    """Take every pod away and keep the rest. Default: false."""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Rank between resources that share a fleet's budget; the higher is served first. Default: 0."""
+
+    rules: ClassVar[tuple[Rule, ...]] = RULES
+
+    @property
+    def flips_roles(self) -> bool:
+        """May workers change their role? As written, else whatever mode and engine can do."""
+        if self.rebalance.role_flips is None:
+            return self.mode != "Colocated" and self.engine.name == "tandem"
+        return self.rebalance.role_flips

@@ -1,0 +1,92 @@
+"""What is served and by which engine: `spec.model` and `spec.engine`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from tandem_operator.api.base import ObjectName, Part, Rule
+
+DType = Literal["bfloat16", "float16", "float32"]
+EngineName = Literal["tandem", "vllm", "sglang"]
+
+# Worker options that follow from the resource; an argument that repeats one would contradict it.
+OWNED_OPTIONS = (
+    "--model",
+    "--served-name",
+    "--dtype",
+    "--max-context",
+    "--host",
+    "--port",
+    "--kv-port",
+    "--transfer-backend",
+)
+
+
+class SecretRef(Part):
+    """A Secret in the resource's own namespace."""
+
+    name: ObjectName
+    """Name of the Secret, in the namespace of the resource."""
+
+
+class ModelCache(Part):
+    """Where downloaded weights are kept between pods; exactly one of the two."""
+
+    persistent_volume_claim: ObjectName | None = None
+    """Name of a PersistentVolumeClaim (ReadWriteMany) in the namespace of the resource. Example: models."""
+    host_path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r'^/[^"\\]*$')] | None = None
+    """Absolute path on the nodes, where the operator's settings allow it. Example: /var/cache/models."""
+
+
+class Model(Part):
+    """The model to serve."""
+
+    source: Annotated[str, Field(min_length=1, max_length=1024, pattern=r'^(hf|pvc|file)://[^"\\\s]+$')]
+    """Where the weights are: hf://<owner>/<name> (model hub), pvc://<claim>/<path> (a volume), or file://<absolute
+    path> (a folder in the engine's image). Example: file:///models/smollm2-135m-instruct."""
+    revision: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")] | None = (
+        None
+    )
+    """Commit, tag or branch of a hub model, pinned; status.modelRevision says what runs. A file:// model has none."""
+    served_name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
+    """The name that clients put into a request's "model". Example: llama-70b."""
+    dtype: DType = "bfloat16"
+    """Number type of weights, activations and KV cache. Default: bfloat16."""
+    max_context: Annotated[int, Field(ge=16, le=16_777_216)] = 4096
+    """Most tokens of one request, prompt and output together; no more than the model was made for. Default: 4096."""
+    auth_secret_ref: SecretRef | None = None
+    """Secret with the hub's token under the key "token", for gated models."""
+    cache: ModelCache | None = None
+    """Where downloaded weights are kept, so that a new pod does not load them again. Default: nowhere."""
+
+
+Argument = Annotated[str, Field(max_length=512)]
+
+
+def _args_are_free(engine: Engine) -> bool:
+    return not any(arg.split("=", 1)[0] in OWNED_OPTIONS for arg in engine.args)
+
+
+class Engine(Part):
+    """The program that computes: which one, from which image, with which further arguments."""
+
+    name: EngineName = "tandem"
+    """Which engine: tandem, vllm or sglang. Default: tandem."""
+    image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9._:/@-]*$")] = ""
+    """Container image of the workers. Default: "", the image that the operator was installed with."""
+    args: list[Argument] = Field(
+        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """Arguments added to the worker's command, one list item each. What follows from the resource (model, name, dtype,
+    context, host, ports, transfer) cannot be repeated here. Example: ["--max-batch", "32"]. Default: none."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message=f"these options follow from the resource and cannot be set here: {', '.join(OWNED_OPTIONS)}",
+            holds=_args_are_free,
+            cel=f"!has(self.args) || self.args.all(a, !(a.split('=', 2)[0] in {list(OWNED_OPTIONS)}))",
+            field=".args",
+        ),
+    )

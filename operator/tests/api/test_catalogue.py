@@ -1,0 +1,75 @@
+"""The catalogue: plausible figures, a ConfigMap that reads back, errors that name what is wrong."""
+
+import pytest
+
+from tandem_operator.api.catalogue import (
+    CATALOGUE,
+    GPU,
+    BadCatalogueError,
+    UnknownAcceleratorError,
+    UnknownDTypeError,
+    find,
+    from_data,
+    to_data,
+)
+from tandem_operator.api.conditions import CONDITIONS, REASONS, is_known
+
+NAMES = ["h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "a100-sxm-80gb", "b200", "l40s", "l4", "cpu"]
+
+
+def test_names():
+    assert list(CATALOGUE) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_entry_is_plausible(name):
+    entry = find(name)
+    assert entry.peak("bfloat16") > 0
+    assert entry.peak("float32") > 0
+    assert 1e9 < entry.memory_bytes < 1e12
+    assert entry.link < entry.bandwidth
+    assert entry.price_per_hour > 0
+    assert (entry.resource == GPU) == bool(entry.products)
+
+
+def test_h200_is_the_decode_device():
+    h100, h200 = find("h100-sxm"), find("h200-sxm")
+    assert h100.peak("bfloat16") == h200.peak("bfloat16")
+    assert h200.bandwidth / h100.bandwidth == pytest.approx(1.43, abs=0.01)
+    assert h100.peak("bfloat16") / h100.price_per_hour > h200.peak("bfloat16") / h200.price_per_hour
+
+
+def test_config_map_reads_back():
+    assert from_data(to_data()) == CATALOGUE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("[]", id="a list"),
+        pytest.param("{}", id="no figures"),
+        pytest.param(to_data()["l4"].replace("72", '"many"'), id="watts in words"),
+    ],
+)
+def test_bad_entry_is_named(text):
+    with pytest.raises(BadCatalogueError, match="'l4'"):
+        from_data({"l4": text})
+
+
+def test_unknown():
+    with pytest.raises(UnknownAcceleratorError, match="'h999'; the catalogue has a100"):
+        find("h999")
+    with pytest.raises(UnknownDTypeError, match="a100-sxm-80gb has no figure for dtype float8_e4m3"):
+        find("a100-sxm-80gb").peak("float8_e4m3")
+
+
+def test_each_reason_belongs_to_a_condition_and_stands_once():
+    keys = [(reason.condition, reason.status, reason.name) for reason in REASONS]
+    assert len(keys) == len(set(keys))
+    assert {reason.condition for reason in REASONS} == {condition.name for condition in CONDITIONS}
+
+
+def test_is_known():
+    assert is_known("Stalled", "True", "UnknownAccelerator")
+    assert not is_known("Stalled", "True", "Tired")
