@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.demo.judge import Figures, Sample, Targets, figures
+from e2e.demo.judge import Targets
 from e2e.demo.screen import Row, Screen
 from e2e.harness.kube import REPO, Kube
 from e2e.harness.world import resource
+from e2e.load import Result, Status, Summary
 
 LOOK_BACK = 20.0  # seconds of requests behind each row of the table
 
@@ -38,7 +39,7 @@ class Load:
 class Outcome:
     """What a load showed: its requests, and when the ratio moved (seconds since it began)."""
 
-    samples: list[Sample] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     ratios: list[tuple[float, str]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -47,14 +48,14 @@ class Outcome:
         """When the ratio first differed from what the load found."""
         return next((at for at, ratio in self.ratios if ratio != self.ratios[0][1]), None)
 
-    def before(self, q: int, window: float) -> Figures:
+    def before(self, targets: Targets, window: float) -> Summary:
         """The last `window` seconds of requests before the move (before the end, where nothing moved)."""
         end = self.seconds if self.moved_at is None else self.moved_at
-        return figures(self.samples, max(0.0, end - window), end, q)
+        return targets.figures(self.results, max(0.0, end - window), end)
 
-    def after(self, q: int, window: float) -> Figures:
-        """The last `window` seconds of requests that could still finish."""
-        return figures(self.samples, self.seconds - window, self.seconds, q)
+    def after(self, targets: Targets, window: float) -> Summary:
+        """The last `window` seconds of requests."""
+        return targets.figures(self.results, self.seconds - window, self.seconds)
 
 
 @contextlib.contextmanager
@@ -62,7 +63,19 @@ def driven(load: Load, url: str, model: str, seconds: float, out: Path) -> Itera
     """The load generator, a process of its own so that its clock is its own."""
     out.unlink(missing_ok=True)
     command = [
-        *(sys.executable, "-m", "e2e.load", "--url", url, "--model", model, "--jsonl", str(out), "--seed", str(load.seed)),
+        *(
+            sys.executable,
+            "-m",
+            "e2e.load",
+            "--url",
+            url,
+            "--model",
+            model,
+            "--jsonl",
+            str(out),
+            "--seed",
+            str(load.seed),
+        ),
         *("--rate", f"{load.rate:.4f}", "--seconds", f"{seconds:.0f}"),
         *("--prompt-tokens", str(load.prompt_tokens), "--output-tokens", str(load.output_tokens)),
     ]
@@ -90,44 +103,43 @@ def watch(load: Load, kube: Kube, name: str, url: str, targets: Targets, seconds
         start = time.monotonic()
         while process.poll() is None and time.monotonic() - start < seconds + 60:
             at = time.monotonic() - start
-            outcome.samples = read(out)
+            outcome.results = read(out)
             status = (resource(kube, name) or {}).get("status") or {}
             ratio = status.get("ratio") or "?"
             if not outcome.ratios or outcome.ratios[-1][1] != ratio:
                 outcome.ratios.append((at, ratio))
-            screen.show(row(outcome, at, ratio, status, targets.percentile, load.rate))
+            screen.show(row(outcome, at, ratio, status, targets, load.rate))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)
-    outcome.samples = read(out)
+    outcome.results = read(out)
     if process.returncode != 0:
         raise RuntimeError(f"the load generator ended with {process.returncode}: see {out.with_suffix('.log')}")
     return outcome
 
 
-def row(outcome: Outcome, at: float, ratio: str, status: dict[str, Any], q: int, rate: float) -> Row:
+def row(outcome: Outcome, at: float, ratio: str, status: dict[str, Any], targets: Targets, rate: float) -> Row:
     """One moment for the table: requests that ended in the last seconds, and how many are still open."""
-    ended = [s for s in outcome.samples if s.finished and s.intended >= at - LOOK_BACK]
-    seen = figures(ended, -math.inf, math.inf, q)
+    ended = [r for r in outcome.results if r.status is Status.OK and (r.last_s or 0.0) >= at - LOOK_BACK]
+    seen = targets.figures(ended, 0.0, math.inf)
     decision = status.get("decision") or {}
     due = min(at, outcome.seconds) * rate
     words = f"{decision.get('reason', '')}: {decision.get('message', '')}" if decision else "no decision yet"
-    return Row(at, ratio, seen.ttft_ms, seen.tpot_ms, max(0, round(due - len(outcome.samples))), words)
+    return Row(at, ratio, seen.ttft_ms, seen.tpot_ms, max(0, round(due - len(outcome.results))), words)
 
 
-def read(out: Path) -> list[Sample]:
+def read(out: Path) -> list[Result]:
     """The requests that ended so far, from the generator's file; a half-written last line waits for the next look."""
-    samples: list[Sample] = []
+    results: list[Result] = []
     if not out.exists():
-        return samples
+        return results
     for line in out.read_text().splitlines():
         try:
             seen = json.loads(line)
         except json.JSONDecodeError:
             continue
-        samples.append(
-            Sample(seen["intended_s"], seen.get("ttft_s"), seen.get("tpot_s"), seen.get("status") == "ok")
-        )
-    return samples
+        known = {name: seen[name] for name in Result.__dataclass_fields__}
+        results.append(Result(**{**known, "status": Status(known["status"])}))
+    return results
 
 
 def served_name(kube: Kube, name: str) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.demo import calibrate
-from e2e.demo.judge import Figures, Targets
+from e2e.demo.judge import Targets
 from e2e.demo.phases import Load, Outcome, watch
 from e2e.demo.screen import ms, note, step, true
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, Prometheus, resource, roles, wait_ready
+from e2e.load import Summary
 
 OFF_SECONDS = 75.0
 AUTO_SECONDS = 150.0
@@ -28,9 +29,9 @@ class Move:
     """One load's two runs, for the summary at the end."""
 
     load: Load
-    off: Figures
-    before: Figures
-    after: Figures
+    off: Summary
+    before: Summary
+    after: Summary
     ratios: tuple[str, str]
     moved_at: float
 
@@ -62,16 +63,20 @@ def move(stage: Stage, load: Load, targets: Targets) -> Move:
     """The same load with `rebalance.mode: Off` (it must not recover), then `Auto` (it must)."""
     step(f"{load.title}: {load.rate:.2f} requests/s of {load.prompt_tokens} + {load.output_tokens} tokens")
     off = run(stage, load, targets, "Off", OFF_SECONDS)
-    off_end = off.after(targets.percentile, WINDOW)
+    off_end = off.after(targets, WINDOW)
     demand(off.moved_at is None, "with rebalance.mode: Off the ratio stays")
     demand(
         not targets.met_by(off_end, load.starved),
         f"with rebalance.mode: Off it does not recover: {said(off_end, load.starved, targets)}",
     )
     auto = run(stage, load, targets, "Auto", AUTO_SECONDS)
-    demand(auto.moved_at is not None, f"with rebalance.mode: Auto the ratio moved: {' → '.join(r for _, r in auto.ratios)}")
-    before, after = auto.before(targets.percentile, WINDOW), auto.after(targets.percentile, WINDOW)
-    demand(not targets.met_by(before, load.starved), f"before the move it misses: {said(before, load.starved, targets)}")
+    demand(
+        auto.moved_at is not None, f"with rebalance.mode: Auto the ratio moved: {' → '.join(r for _, r in auto.ratios)}"
+    )
+    before, after = auto.before(targets, WINDOW), auto.after(targets, WINDOW)
+    demand(
+        not targets.met_by(before, load.starved), f"before the move it misses: {said(before, load.starved, targets)}"
+    )
     demand(targets.met_by(after, load.starved), f"after the move it meets: {said(after, load.starved, targets)}")
     now = roles(stage.kube, stage.name)
     demand(sum(now) == BUDGET, f"the budget holds: {now[0]} prefill + {now[1]} decode workers")
@@ -102,8 +107,8 @@ def settled(stage: Stage) -> None:
 
     def one_router() -> bool:
         pods = stage.kube.items("pods", NAMESPACE, f"tandem.dev/resource={stage.name},tandem.dev/component=router")
-        wanted = (resource(stage.kube, stage.name) or {})["spec"].get("router", {}).get("replicas", 1)
-        return len(pods) == wanted
+        spec = (resource(stage.kube, stage.name) or {"spec": {}})["spec"]
+        return len(pods) == int(spec.get("router", {}).get("replicas", 1))
 
     until("the routers carry the new targets", one_router, 90)
 
@@ -117,14 +122,14 @@ def quiet(stage: Stage) -> None:
     until("the last load has drained", lambda: stage.prometheus.value(query) == 0, 180, every=1)
 
 
-def said(seen: Figures, role: str, targets: Targets) -> str:
+def said(seen: Summary, role: str, targets: Targets) -> str:
     """The figure that the role answers for, beside its target."""
     if role == "prefill":
-        return f"TTFT p{targets.percentile} {ms(seen.ttft_ms)} ms, target {targets.ttft_ms:,} ms ({seen.n} requests)"
-    return f"TPOT p{targets.percentile} {ms(seen.tpot_ms)} ms, target {targets.tpot_ms:,} ms ({seen.n} requests)"
+        return f"TTFT p{targets.percentile} {ms(seen.ttft_ms)} ms, target {targets.ttft_ms:,} ms ({seen.due} requests)"
+    return f"TPOT p{targets.percentile} {ms(seen.tpot_ms)} ms, target {targets.tpot_ms:,} ms ({seen.due} requests)"
 
 
-def demand(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as the sentence it checks
+def demand(holds: bool, sentence: str) -> None:
     """Print the sentence if it is true, end the story if it is not."""
     if not holds:
         raise NotTrueError(f"not true: {sentence}")

@@ -48,7 +48,9 @@ class Screen:
         if self._live:
             self._live.__enter__()
         else:
-            console.print(f"[bold]{self._title}[/]  (targets: TTFT {self._ttft:,} ms, TPOT {self._tpot:,} ms, p{self._percentile})")
+            console.print(
+                f"[bold]{self._title}[/]  (targets: TTFT {self._ttft:,} ms, TPOT {self._tpot:,} ms, p{self._percentile})"
+            )
             console.print(f"  {'s':>4}  {'P:D':>4}  {'TTFT':>8}  {'TPOT':>6}  {'open':>4}  decision")
         return self
 

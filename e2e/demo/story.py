@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e.demo import calibrate
 from e2e.demo.chat import ask
 from e2e.demo.measure import measure
 from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance
@@ -117,7 +116,7 @@ def converse(url: str) -> None:
 def check_replay(kube: Kube) -> None:
     """The recorded observations, through `plan/` again, give the very decisions that were made."""
     step("the recorded observations, replayed through the planner")
-    lines = kube.run("exec", "-n", SYSTEM, "deployment/tandem-operator", "--", "cat", "/var/lib/tandem/record.jsonl")
+    lines = kube.run("exec", "-n", SYSTEM, "deployment/tandem-operator", "--", "cat", "/var/lib/tandem/decisions.jsonl")
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.write(lines)
         file.flush()
@@ -131,11 +130,11 @@ def summary(moves: list[Move]) -> None:
     """Before and after, in four lines."""
     step("before and after")
     for m in moves:
-        role, unit = m.load.starved, "TTFT" if m.load.starved == "prefill" else "TPOT"
-        pick = (lambda f: f.ttft_ms) if role == "prefill" else (lambda f: f.tpot_ms)
+        unit = "TTFT" if m.load.starved == "prefill" else "TPOT"
+        figures = [ms(s.ttft_ms if unit == "TTFT" else s.tpot_ms) for s in (m.off, m.before, m.after)]
         note(
             f"{m.load.title}: {m.ratios[0]} → {m.ratios[1]} after {m.moved_at:.0f} s; {unit} p90 ms: "
-            f"Off {ms(pick(m.off))}, before {ms(pick(m.before))}, after {ms(pick(m.after))}"
+            "Off {}, before {}, after {}".format(*figures)
         )
 
 
@@ -177,7 +176,7 @@ def hints(cluster: Cluster) -> None:
         f"kubectl tandem status {NAME} -n {NAMESPACE}",
         f"kubectl port-forward -n {NAMESPACE} service/{NAME}-router 8000:8000 &",
         "curl -N http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' "
-        f"-d '{{\"model\": \"{NAME}\", \"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'",
+        f'-d \'{{"model": "{NAME}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}\'',
         "make down",
     ):
         console.print(f"    {line}", soft_wrap=True, markup=False)

@@ -1,1 +1,1 @@
-"""What the demo and the cluster tests drive the world with: the one-machine cluster (or KUBECONFIG), kubectl, waiting."""
+"""What the demo and the cluster tests drive the world with: a cluster, kubectl, waiting."""

@@ -66,7 +66,13 @@ def leftovers(directory: Path) -> list[str]:
 
 def _binary(*args: str, seconds: float) -> str:
     done = subprocess.run(
-        [str(BINARY), *args], capture_output=True, text=True, timeout=seconds, check=False, cwd=REPO, stdin=subprocess.DEVNULL
+        [str(BINARY), *args],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        cwd=REPO,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
         raise RuntimeError(f"cluster {' '.join(args)}: {(done.stderr or done.stdout).strip()[-2000:]}")

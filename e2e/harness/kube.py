@@ -69,4 +69,6 @@ class Kube:
 def condition(resource: dict[str, Any] | None, kind: str) -> dict[str, Any]:
     """A condition of an object, or one that says Unknown."""
     found = ((resource or {}).get("status") or {}).get("conditions") or []
-    return next((c for c in found if c["type"] == kind), {"type": kind, "status": "Unknown", "reason": "", "message": ""})
+    return next(
+        (c for c in found if c["type"] == kind), {"type": kind, "status": "Unknown", "reason": "", "message": ""}
+    )

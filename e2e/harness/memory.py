@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def resident_mib(directory: Path) -> int:
-    """Proportional set size of all processes in the cluster's network namespace, MiB (shared pages are counted once)."""
+    """Proportional set size of all processes in the cluster, MiB (shared pages count once)."""
     netns = Path("/run/netns", (directory / "netns").read_text().strip())
     wanted = netns.stat().st_ino
     total = 0

@@ -61,7 +61,13 @@ def wait_ready(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float
 
 
 def wait_condition(
-    kube: Kube, name: str, kind: str, status: str, reason: str | None = None, namespace: str = NAMESPACE, seconds: float = 60
+    kube: Kube,
+    name: str,
+    kind: str,
+    status: str,
+    reason: str | None = None,
+    namespace: str = NAMESPACE,
+    seconds: float = 60,
 ) -> dict[str, Any]:
     """Wait for a condition's status (and reason)."""
 
@@ -99,8 +105,18 @@ def forwarded(cluster: Cluster, namespace: str, service: str, port: int) -> Iter
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         local = probe.getsockname()[1]
-    command = ["kubectl", "port-forward", "-n", namespace, f"service/{service}", f"{local}:{port}", "--address=127.0.0.1"]
-    process = subprocess.Popen(command, env=cluster.kube.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        "kubectl",
+        "port-forward",
+        "-n",
+        namespace,
+        f"service/{service}",
+        f"{local}:{port}",
+        "--address=127.0.0.1",
+    ]
+    process = subprocess.Popen(
+        command, env=cluster.kube.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         until(f"port-forward of {service}", lambda: _listens(local), 15)
         yield f"http://127.0.0.1:{local}"

@@ -29,10 +29,16 @@ def changed(path: str, value: Any) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "field", "words"),
     [
-        pytest.param("spec.pools.0.replicas", {"min": 3, "max": 2, "initial": 2}, "spec.pools", "min", id="min over max"),
+        pytest.param(
+            "spec.pools.0.replicas", {"min": 3, "max": 2, "initial": 2}, "spec.pools", "min", id="min over max"
+        ),
         pytest.param("spec.pools.0.hardware", None, "spec.pools[0].hardware", "Required", id="no hardware"),
-        pytest.param("spec.pools.0.hardware", {"accelerator": "h9000"}, "h9000", "accelerator", id="unknown accelerator"),
-        pytest.param("spec.slo.ttftMilliseconds", 0, "spec.slo.ttftMilliseconds", "greater than or equal to 1", id="SLO of 0"),
+        pytest.param(
+            "spec.pools.0.hardware", {"accelerator": "h9000"}, "h9000", "accelerator", id="unknown accelerator"
+        ),
+        pytest.param(
+            "spec.slo.ttftMilliseconds", 0, "spec.slo.ttftMilliseconds", "greater than or equal to 1", id="SLO of 0"
+        ),
         pytest.param("metadata.name", "x" * 47, "name", "46", id="name too long"),
         pytest.param("spec.engine", {"name": "vllm"}, "spec.engine", "not carried out", id="another engine"),
         pytest.param("spec.model.source", "hf://org/model", "spec.model.source", "not carried out", id="hub source"),

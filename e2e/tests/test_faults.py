@@ -52,7 +52,13 @@ def pools(**first: Any) -> list[dict]:
             id="selector that matches nothing",
         ),
         pytest.param(
-            {"transfer": {"backend": "tcp", "rdma": {"mode": "SharedDevice", "resource": "rdma/absent", "count": 1}, "require": "Any"}},
+            {
+                "transfer": {
+                    "backend": "tcp",
+                    "rdma": {"mode": "SharedDevice", "resource": "rdma/absent", "count": 1},
+                    "require": "Any",
+                }
+            },
             *("ScalingLimited", "True", "Unschedulable", "rdma/absent"),
             id="RDMA resource that no node has",
         ),
@@ -95,7 +101,7 @@ def test_prometheus_down_holds_the_ratio_and_serving_goes_on(kube: Kube, smollm2
 
 
 def test_the_intent_in_status_is_carried_out_by_flips(kube: Kube, smollm2: dict, router_url: str) -> None:
-    """A crash between 'status written' and 'children touched' leaves exactly this: a target that the labels do not have yet."""
+    """A crash between the status and the children leaves exactly this: a target that the labels lack."""
     before = {p["metadata"]["uid"] for p in workers(kube)}
     aim(kube, prefill=2, decode=1)
     until("two prefill workers", lambda: roles(kube, "smollm2") == (2, 1), 60)
@@ -135,7 +141,9 @@ def test_a_foreign_object_of_a_childs_name_is_never_taken(kube: Kube, smollm2: d
 
 def test_a_killed_operator_comes_back_and_changes_nothing(tandem: Cluster, kube: Kube, smollm2: dict) -> None:
     before = (generations(kube), roles(kube, "smollm2"))
-    kube.run("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=tandem-operator", "--grace-period=0", "--force")
+    kube.run(
+        "delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=tandem-operator", "--grace-period=0", "--force"
+    )
     kube.run("rollout", "status", "deployment/tandem-operator", "-n", SYSTEM, "--timeout=90s", seconds=100)
     passes_go_by(kube, 3)
     assert (generations(kube), roles(kube, "smollm2")) == before
@@ -155,11 +163,16 @@ def workers(kube: Kube) -> list[dict]:
 
 def aim(kube: Kube, prefill: int, decode: int) -> None:
     change = {"status": {"decision": {"target": {"roles": {"prefill": prefill, "decode": decode}}}}}
-    kube.run("patch", RESOURCE, "smollm2", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps(change))
+    kube.run(
+        "patch", RESOURCE, "smollm2", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps(change)
+    )
 
 
 def generations(kube: Kube) -> dict[str, int]:
-    return {d["metadata"]["name"]: d["metadata"]["generation"] for d in kube.items("deployments", NAMESPACE, "tandem.dev/resource=smollm2")}
+    return {
+        d["metadata"]["name"]: d["metadata"]["generation"]
+        for d in kube.items("deployments", NAMESPACE, "tandem.dev/resource=smollm2")
+    }
 
 
 def versions(kube: Kube) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""The hardware catalogue: what the data sheets say of each accelerator, before any measurement corrects it.
+"""The hardware catalogue: the commonly published figures of each accelerator, before any measurement corrects them.
 
-Peak dense FLOP/s, memory and power are NVIDIA's data sheets (their figures "with sparsity" halved): H100, H200, A100,
-HGX B200, L40S and L4 Tensor Core GPU. `float32` is the plain FP32 rate, not TF32. Network bandwidth is one
-accelerator's share in the usual server: one 400 Gb/s port each in HGX H100, H200 and B200, 200 Gb/s in HGX A100, less
-in PCIe servers. Prices are rough on-demand figures, not quotes; only their relation to each other moves a decision. All
-of it can be changed in the catalogue ConfigMap.
+Peak dense FLOP/s (figures "with sparsity" halved), memory and power as published for H100, H200, A100, HGX B200, L40S
+and L4. Not held against a data sheet: H100 NVL, L4 compute, the PCIe cards' bandwidth, NIC shares, prices, the `cpu`
+row. `float32` is the plain FP32 rate, not TF32. Network bandwidth is one accelerator's share in the usual server: one
+400 Gb/s port each in HGX H100, H200 and B200, 200 Gb/s in HGX A100, less in PCIe servers. Prices are rough on-demand
+figures, not quotes; only their relation to each other moves a decision. All of it can be changed in the catalogue
+ConfigMap.
 """
 
 from __future__ import annotations
@@ -63,42 +64,42 @@ def _tera(*, half: float, single: float, fp8: float | None = None) -> dict[str, 
 
 
 _ENTRIES: Final = (
-    # H100 data sheet, SXM column: 1,979 TFLOPS BF16 and 3,958 FP8 with sparsity; 67 FP32; 80 GB HBM3, 3.35 TB/s; 700 W.
+    # H100 SXM, as published: 1,979 TFLOPS BF16 and 3,958 FP8 with sparsity; 67 FP32; 80 GB HBM3, 3.35 TB/s; 700 W.
     Accelerator(
         "h100-sxm", _tera(half=989.5, single=67, fp8=1979), 80 * GIB, 3.35e12, 400 * GIGABIT, 700, 3.0,
         products=("NVIDIA-H100-80GB-HBM3",),
     ),
-    # H100 PCIe data sheet: 1,513 BF16 and 3,026 FP8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W.
+    # H100 PCIe, as published: 1,513 BF16 and 3,026 FP8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W.
     Accelerator(
         "h100-pcie", _tera(half=756.5, single=51, fp8=1513), 80 * GIB, 2.0e12, 200 * GIGABIT, 350, 2.4,
         products=("NVIDIA-H100-PCIe",),
     ),
-    # H100 data sheet, NVL column, one GPU: 1,671 BF16 and 3,341 FP8 sparse; 60 FP32; 94 GB HBM3, 3.9 TB/s; 400 W.
+    # H100, as published, NVL column, one GPU: 1,671 BF16 and 3,341 FP8 sparse; 60 FP32; 94 GB HBM3, 3.9 TB/s; 400 W.
     Accelerator(
         "h100-nvl", _tera(half=835.5, single=60, fp8=1670.5), 94 * GIB, 3.9e12, 200 * GIGABIT, 400, 2.8,
         products=("NVIDIA-H100-NVL",),
     ),
-    # H200 data sheet, SXM column: compute as H100 SXM; 141 GB HBM3e, 4.8 TB/s; 700 W.
+    # H200, as published, SXM column: compute as H100 SXM; 141 GB HBM3e, 4.8 TB/s; 700 W.
     Accelerator(
         "h200-sxm", _tera(half=989.5, single=67, fp8=1979), 141e9, 4.8e12, 400 * GIGABIT, 700, 3.8,
         products=("NVIDIA-H200",),
     ),
-    # A100 data sheet, 80GB SXM column: 312 BF16 dense; 19.5 FP32; 80 GB HBM2e, 2,039 GB/s; 400 W. No FP8.
+    # A100, as published, 80GB SXM column: 312 BF16 dense; 19.5 FP32; 80 GB HBM2e, 2,039 GB/s; 400 W. No FP8.
     Accelerator(
         "a100-sxm-80gb", _tera(half=312, single=19.5), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
         products=("NVIDIA-A100-SXM4-80GB",),
     ),
-    # HGX B200 data sheet, one of eight: 4.5 PFLOPS BF16 and 9 FP8 sparse; 75 FP32; 180 GB HBM3e, 7.7 TB/s; 1,000 W.
+    # HGX B200, as published, one of eight: 4.5 PFLOPS BF16 and 9 FP8 sparse; 75 FP32; 180 GB HBM3e, 7.7 TB/s; 1,000 W.
     Accelerator(
         "b200", _tera(half=2250, single=75, fp8=4500), 180e9, 7.7e12, 400 * GIGABIT, 1000, 5.5,
         products=("NVIDIA-B200",),
     ),
-    # L40S data sheet: 362 BF16 and 733 FP8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W.
+    # L40S, as published: 362 BF16 and 733 FP8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W.
     Accelerator(
         "l40s", _tera(half=362, single=91.6, fp8=733), 48e9, 864e9, 100 * GIGABIT, 350, 1.2,
         products=("NVIDIA-L40S",),
     ),
-    # L4 data sheet: 242 BF16 and 485 FP8 with sparsity; 30.3 FP32; 24 GB GDDR6, 300 GB/s; 72 W.
+    # L4, as published: 242 BF16 and 485 FP8 with sparsity; 30.3 FP32; 24 GB GDDR6, 300 GB/s; 72 W.
     Accelerator(
         "l4", _tera(half=121, single=30.3, fp8=242.5), 24e9, 300e9, 25 * GIGABIT, 72, 0.7,
         products=("NVIDIA-L4",),

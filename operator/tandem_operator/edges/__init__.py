@@ -1,0 +1,1 @@
+"""The only code that touches the world: the API server, Prometheus, events."""

@@ -1,0 +1,184 @@
+"""The API server. The only user of the kubernetes client; every call has a deadline and runs off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import kubernetes
+import urllib3
+
+from tandem_operator.api.constants import FIELD_MANAGER, STATUS_MANAGER
+from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from tandem_operator.edges.kinds import KINDS, RESOURCE
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+TIMEOUT_S = 15.0  # one request: connect and read
+MAX_LIST = 50_000  # objects of one kind; more is refused rather than read without end
+PAGE = 500
+
+Object = dict[str, Any]
+
+
+def strip_none(value: Any) -> Any:
+    """Without keys whose value is None: server-side apply would send them as null, and so own and clear the field."""
+    if isinstance(value, dict):
+        return {key: strip_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [strip_none(inner) for inner in value if inner is not None]
+    return value
+
+
+def connect(context: str | None = None) -> kubernetes.client.ApiClient:
+    """A client from KUBECONFIG where it is set, else from the pod's service account (whose token it re-reads)."""
+    configuration = kubernetes.client.Configuration()
+    try:
+        kubernetes.config.load_incluster_config(client_configuration=configuration)
+    except kubernetes.config.ConfigException:
+        kubernetes.config.load_kube_config(context=context, client_configuration=configuration)
+    configuration.retries = False  # a retry is the queue's decision, with its backoff
+    return kubernetes.client.ApiClient(configuration)
+
+
+class Kube:
+    """The API server as the loop sees it: a few verbs on plain dicts, typed errors."""
+
+    def __init__(self, client: kubernetes.client.ApiClient, timeout_s: float = TIMEOUT_S) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def apply(self, manifest: Object, *, uid: str | None) -> Object:
+        """Server-side apply of a child.
+
+        `uid` is the object's that we know: it goes along as a precondition, so an object that was deleted and made
+        anew by somebody else is a ConflictError. None: we know of none, and then nothing is forced: an object that
+        appeared meanwhile with other owners' fields is a ConflictError too, not taken.
+        """
+        metadata = manifest["metadata"]
+        body = strip_none(manifest)
+        if uid is not None:
+            body = {**body, "metadata": {**body["metadata"], "uid": uid}}
+        path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true" if uid is not None else "false"}
+        return await self._ask("PATCH", path, query, body, APPLY)
+
+    async def create(self, manifest: Object) -> Object:
+        """Create an object; raise AlreadyExistsError where one of that name is."""
+        metadata = manifest["metadata"]
+        path = KINDS[manifest["kind"]].path(metadata["namespace"])
+        return await self._ask("POST", path, {"fieldManager": FIELD_MANAGER}, strip_none(manifest))
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None where there is none."""
+        try:
+            return await self._ask("GET", KINDS[kind].path(namespace, name))
+        except NotFoundError:
+            return None
+
+    async def listed(self, kind: str, namespace: str | None, selector: str = "") -> tuple[list[Object], int]:
+        """All objects of a kind with these labels, and the version that the list is of; namespace None = everywhere."""
+        found: list[Object] = []
+        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        while len(found) <= MAX_LIST:
+            answer = await self._ask("GET", KINDS[kind].path(namespace), query)
+            found += answer["items"]
+            if not (more := answer["metadata"].get("continue")):
+                return found, int(answer["metadata"].get("resourceVersion") or 0)
+            query["continue"] = more
+        raise ApiError("TooManyObjects", f"more than {MAX_LIST} objects of kind {kind}: narrow TANDEM_NAMESPACE")
+
+    async def patch_pod(
+        self, pod: Object, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None
+    ) -> Object:
+        """Set labels or annotations of exactly this pod as it was seen; any other is a ConflictError."""
+        seen = pod["metadata"]
+        body = strip_none(
+            {
+                "metadata": {
+                    "uid": seen["uid"],
+                    "resourceVersion": seen["resourceVersion"],
+                    "labels": labels,
+                    "annotations": annotations,
+                }
+            }
+        )
+        path = KINDS["Pod"].path(seen["namespace"], seen["name"])
+        return await self._ask("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, MERGE)
+
+    async def write_status(self, resource: Object, status: Object) -> Object:
+        """Apply the whole status of a resource; what a former status had and this one has not is removed."""
+        seen = resource["metadata"]
+        body = {
+            "apiVersion": KINDS[RESOURCE].api_version,
+            "kind": RESOURCE,
+            "metadata": {"name": seen["name"], "namespace": seen["namespace"], "uid": seen["uid"]},
+            "status": strip_none(status),
+        }
+        path = KINDS[RESOURCE].path(seen["namespace"], seen["name"]) + "/status"
+        return await self._ask("PATCH", path, {"fieldManager": STATUS_MANAGER, "force": "true"}, body, APPLY)
+
+    async def delete(self, manifest: Object) -> None:
+        """Delete exactly this object (uid precondition), its dependents in the background; gone already is done."""
+        seen = manifest["metadata"]
+        path = KINDS[manifest["kind"]].path(seen["namespace"], seen["name"])
+        body = {"preconditions": {"uid": seen["uid"]}, "propagationPolicy": "Background"}
+        try:
+            await self._ask("DELETE", path, {}, body)
+        except NotFoundError:
+            return
+
+    async def _ask(
+        self,
+        verb: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "application/json",
+    ) -> Object:
+        call = asyncio.to_thread(self._call, verb, path, query or {}, body, content)
+        try:
+            # The thread ends by the socket's own deadline; this one is for a drip-fed answer.
+            return await asyncio.wait_for(call, self._timeout_s * 2)
+        except TimeoutError as error:
+            raise ApiError("Timeout", f"{verb} {path}: no answer in {self._timeout_s * 2:.0f} s") from error
+
+    def _call(self, verb: str, path: str, query: dict[str, str], body: Object | None, content: str) -> Object:
+        headers = {"Accept": "application/json", "Content-Type": content}
+        request = self._client.param_serialize(
+            verb,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = self._client.call_api(*request, _request_timeout=self._timeout_s)
+            text = (answer.read() or b"").decode()
+        except (urllib3.exceptions.HTTPError, kubernetes.client.ApiException, OSError) as error:
+            raise ApiError("Unreachable", f"{verb} {path}: {type(error).__name__}") from error
+        if not 200 <= answer.status <= 299:
+            raise error_of(answer.status, text, f"{verb} {path}?{urlencode(query)}")
+        answered: Object = json.loads(text) if text else {}
+        return answered
+
+
+def error_of(status: int, text: str, what: str) -> ApiError:
+    """The typed error of a refusal; the API server's own sentence is kept, capped."""
+    try:
+        refusal = json.loads(text)
+    except json.JSONDecodeError:
+        refusal = {}
+    reason = str(refusal.get("reason") or f"Http{status}") if isinstance(refusal, dict) else f"Http{status}"
+    said = str(refusal.get("message") or "no message") if isinstance(refusal, dict) else "no message"
+    message = f"{what}: {said[:600]}"
+    if status == 404:
+        return NotFoundError(reason, message)
+    if reason == "AlreadyExists":
+        return AlreadyExistsError(reason, message)
+    if status == 409:
+        return ConflictError(reason, message)
+    return ApiError(reason, message)

@@ -1,0 +1,108 @@
+"""From Prometheus' numbers about one resource to the planner's facts."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from tandem_operator.edges.quantile import Quantile, quantile
+from tandem_operator.plan.facts import Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tandem_operator.edges.prometheus import Facts
+
+
+def _seconds(text: str) -> float:
+    return inf if text == "+Inf" else float(text)
+
+
+def quantile_of(facts: Facts, fact: str, percentile: int) -> Quantile | None:
+    """A histogram's quantile at the resource's own percentile."""
+    buckets = [(_seconds(le), rate) for le, rate in facts.labelled(fact).items() if le]
+    return quantile(percentile / 100, buckets)
+
+
+def _ms(found: Quantile | None) -> int | None:
+    if found is None:
+        return None
+    # Beyond the highest bound the true figure is not known; one more than the bound says 'above it' and stays honest
+    # in every comparison with a target, since the targets are themselves bounds.
+    return round(found.seconds * 1000) + (1 if found.beyond else 0)
+
+
+def _mean(total: float | None, count: float | None) -> float | None:
+    return total / count if total is not None and count else None
+
+
+def _sum(facts: Facts, fact: str, role: Role) -> float | None:
+    numbers = [n for n in (facts.number(fact, role), facts.number(fact, Role.BOTH)) if n is not None]
+    return sum(numbers) if numbers else None
+
+
+def _attainment(facts: Facts) -> float | None:
+    met = facts.labelled("slo")
+    total = sum(met.values())
+    return met.get("both", 0.0) / total if total > 0 else None
+
+
+def _workers(facts: Facts, role: Role) -> int | None:
+    if facts.number("up") is None:
+        return None
+    return round(_sum(facts, "workers", role) or 0)
+
+
+def window_of(facts: Facts, slo: Slo, at: datetime, seconds: int) -> Window:
+    """One look at one resource. Colocated workers (role both) count with both roles: they do both jobs."""
+    requests = facts.number("requests")
+    return Window(
+        at=at,
+        seconds=seconds,
+        arrival_rate=facts.number("arrivals"),
+        request_rate=requests,
+        prompt_tokens=_mean(facts.number("prompt_tokens"), requests),
+        output_tokens=_mean(facts.number("output_tokens"), requests),
+        ttft_ms=_ms(quantile_of(facts, "ttft", slo.percentile)),
+        tpot_ms=_ms(quantile_of(facts, "tpot", slo.percentile)),
+        attainment=_attainment(facts),
+        prefill=RoleUse(
+            busy=_sum(facts, "prefill_busy", Role.PREFILL),
+            tokens_rate=_sum(facts, "prefill_tokens", Role.PREFILL),
+            waiting=_sum(facts, "waiting", Role.PREFILL),
+            waiting_tokens=_sum(facts, "waiting_tokens", Role.PREFILL),
+        ),
+        decode=RoleUse(
+            busy=_sum(facts, "decode_busy", Role.DECODE),
+            tokens_rate=_sum(facts, "decode_tokens", Role.DECODE),
+            steps_rate=_sum(facts, "decode_steps", Role.DECODE),
+            waiting=_sum(facts, "waiting", Role.DECODE),
+        ),
+        prefill_workers=_workers(facts, Role.PREFILL),
+        decode_workers=_workers(facts, Role.DECODE),
+    )
+
+
+def metrics_verdict(facts: Facts | None) -> Verdict:
+    """Are there metrics of this resource? None at all, targets that are down, and no traffic are three things."""
+    if facts is None or (up := facts.number("up")) is None:
+        return Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus has no target of this resource yet")
+    if up <= 0:
+        return Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus can scrape no pod of this resource")
+    arrivals = facts.number("arrivals")
+    if arrivals is None:
+        return Verdict(Answer.UNKNOWN, "NoSamples", f"{up:.0f} targets are up, the router has no rates yet")
+    if arrivals == 0 and not facts.number("requests"):
+        return Verdict(Answer.YES, "NoTraffic", f"{up:.0f} targets are up, no request arrived in the window")
+    return Verdict(Answer.YES, "Fresh", f"{up:.0f} targets are up, {arrivals:.2f} requests/s arrive")
+
+
+def model_of(facts: Facts | None) -> ModelShape | None:
+    """The model's sizes; None where no worker said them, or not as numbers."""
+    if facts is None or facts.model is None:
+        return None
+    try:
+        sizes = {name: int(facts.model[name]) for name in ModelShape.__slots__}
+    except (KeyError, ValueError):
+        return None
+    return ModelShape(**sizes)

@@ -1,0 +1,1 @@
+"""The running operator: watch, observe, plan, carry out, write status."""

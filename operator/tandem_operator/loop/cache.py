@@ -1,0 +1,116 @@
+"""What the watches showed last: the objects that a pass reads, instead of asking the API server each time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.constants import LABEL_RESOURCE
+from tandem_operator.edges.kinds import RESOURCE
+from tandem_operator.loop.refs import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Object = dict[str, Any]
+Key = tuple[str, str, str]  # kind, namespace, name
+
+
+def version_of(item: Object) -> int:
+    """A resource version as the number that it is (comparable within a cluster; KEP-5504)."""
+    text = str(item["metadata"].get("resourceVersion", "0"))
+    return int(text) if text.isdigit() else 0
+
+
+def ref_of(kind: str, item: Object) -> Ref | None:
+    """The resource that an object is about: itself, or the one that its label names."""
+    metadata = item["metadata"]
+    name = metadata["name"] if kind == RESOURCE else (metadata.get("labels") or {}).get(LABEL_RESOURCE)
+    return Ref(metadata["namespace"], name) if name else None
+
+
+class Cache:
+    """Objects by kind, namespace and name. An older version never replaces a newer one, nor a deleted one."""
+
+    def __init__(self) -> None:
+        self._items: dict[Key, Object] = {}
+        self._of: defaultdict[Ref, set[Key]] = defaultdict(set)
+        self._gone: dict[Key, int] = {}
+
+    def put(self, kind: str, item: Object) -> bool:
+        """Keep an object, if it is news; True where it is."""
+        metadata = item["metadata"]
+        key = (kind, metadata["namespace"], metadata["name"])
+        version = version_of(item)
+        known = self._items.get(key)
+        if (known is not None and version_of(known) >= version) or self._gone.get(key, -1) >= version:
+            return False
+        self._forget(key)
+        # Kept without what no pass reads, by kind and field, so that thousands of pods stay small.
+        self._items[key] = {
+            **item,
+            "kind": kind,
+            "metadata": {k: v for k, v in metadata.items() if k != "managedFields"},
+        }
+        if (ref := ref_of(kind, item)) is not None:
+            self._of[ref].add(key)
+        return True
+
+    def drop(self, kind: str, item: Object) -> None:
+        """Forget an object that was deleted at this version."""
+        key = (kind, item["metadata"]["namespace"], item["metadata"]["name"])
+        version = version_of(item)
+        known = self._items.get(key)
+        self._gone[key] = max(version, self._gone.get(key, -1))
+        if known is not None and version_of(known) <= version:
+            self._forget(key)
+
+    def replace(self, kind: str, items: Iterable[Object], as_of: int) -> set[Ref]:
+        """Take a fresh list of a kind: what the watch missed is put right. Gives the resources that differed."""
+        changed: set[Ref] = set()
+        listed: set[Key] = set()
+        for item in items:
+            listed.add((kind, item["metadata"]["namespace"], item["metadata"]["name"]))
+            if self.put(kind, item) and (ref := ref_of(kind, item)) is not None:
+                changed.add(ref)
+        for key in [key for key in self._items if key[0] == kind and key not in listed]:
+            # What came after the list was made is newer than the list.
+            if version_of(self._items[key]) <= as_of:
+                if (ref := ref_of(kind, self._items[key])) is not None:
+                    changed.add(ref)
+                self._forget(key)
+        self._gone = {key: version for key, version in self._gone.items() if key[0] != kind or version > as_of}
+        return changed
+
+    def resource(self, ref: Ref) -> Object | None:
+        """The resource itself, None where there is none (any more)."""
+        return self._items.get((RESOURCE, ref.namespace, ref.name))
+
+    def resources(self) -> list[tuple[Ref, Object]]:
+        """All resources."""
+        return [(Ref(key[1], key[2]), item) for key, item in self._items.items() if key[0] == RESOURCE]
+
+    def all(self, kind: str) -> list[Object]:
+        """All objects of a kind, of every resource."""
+        return [item for key, item in self._items.items() if key[0] == kind]
+
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object by name, whoever owns it, as far as our labels are on it."""
+        return self._items.get((kind, namespace, name))
+
+    def of(self, ref: Ref, kind: str) -> list[Object]:
+        """All objects of a kind that carry this resource's label, by name."""
+        keys = sorted(key for key in self._of[ref] if key[0] == kind) if ref in self._of else []
+        return [self._items[key] for key in keys]
+
+    def _forget(self, key: Key) -> None:
+        item = self._items.pop(key, None)
+        if item is not None and (ref := ref_of(key[0], item)) is not None:
+            self._of[ref].discard(key)
+            if not self._of[ref]:
+                del self._of[ref]
+
+
+def is_owned(item: Object, uid: str) -> bool:
+    """Does this object belong to the resource with this uid?"""
+    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or [])

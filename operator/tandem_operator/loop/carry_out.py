@@ -1,0 +1,228 @@
+"""Carry a plan out, step by step. Each step is derived from what is seen, so a crash between any two converges."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.constants import LABEL_ROLE
+from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
+from tandem_operator.loop.cache import is_owned
+from tandem_operator.loop.faults import lacks_config
+from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
+from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
+from tandem_operator.plan.flips import choose_flips
+from tandem_operator.templates import children
+from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.names import APPLIED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from tandem_operator.loop.observe import Seen
+    from tandem_operator.loop.planned import Plan
+    from tandem_operator.loop.world import World
+
+    Step = Callable[["Plan", Seen, World], Awaitable[Outcome]]
+
+log = logging.getLogger(__name__)
+Object = dict[str, Any]
+DONE = Done()
+PRUNED = ("Deployment", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget")
+
+
+async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """All steps in order, until one cannot be done now."""
+    for step in STEPS:
+        outcome = await step(plan, seen, world)
+        if not isinstance(outcome, Done):
+            return outcome
+    return DONE
+
+
+async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """Service accounts and the router's right to see pods."""
+    return await apply_all(children.access(seen.owner), seen, world)
+
+
+async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """The workers' shared key: a Secret is never read, so it is made again only where a pod says that it lacks it."""
+    if seen.owner.uid in world.keys_made and not lacks_config(seen.pods):
+        return DONE
+    try:
+        await world.kube.create(children.transfer_key(seen.owner, secrets.token_hex(32)))
+    except AlreadyExistsError:
+        log.debug("%s has its transfer key", seen.owner.name)
+    world.keys_made.add(seen.owner.uid)
+    return DONE
+
+
+async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """The router's Service, and the workers'."""
+    return await apply_all(children.services(seen.owner), seen, world)
+
+
+async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Every pool as its spec wants it, none smaller yet: what grows comes first."""
+    replicas = {name: max(count, replicas_of(seen.pools.get(name))) for name, count in plan.target.pools.items()}
+    if is_pinned(seen, replicas):
+        # No room for both at once: the shrinking pool must give first.
+        replicas = {n: min(replicas_of(seen.pools.get(n), replicas[n]), plan.target.pools[n]) for n in replicas}
+        await mark_victims(plan, seen, world)
+    return await apply_all(pools_with(replicas, seen, world), seen, world)
+
+
+async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """The front door."""
+    router = children.router_deployment(seen.owner, seen.resource.spec, world.settings.images)
+    return await apply_all([router], seen, world)
+
+
+async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """Disruption budgets."""
+    return await apply_all(children.budgets(seen.owner, seen.resource.spec), seen, world)
+
+
+async def flip_roles(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Patch role labels, once all pods of the target exist: a pod that is still to come brings its pool's role."""
+    limits = seen.facts.limits
+    living = [worker for worker in seen.facts.workers if not worker.deleting]
+    counts = {pool.name: sum(w.pool == pool.name for w in living) for pool in limits.pools}
+    if counts != dict(plan.target.pools):
+        return DONE
+    flips = choose_flips(seen.facts.workers, plan.target, limits.min_prefill, limits.min_decode, limits.pools)
+    by_name = {pod["metadata"]["name"]: pod for pod in seen.pods}
+    for flip in flips:
+        world.cache.put("Pod", await world.kube.patch_pod(by_name[flip.pod], labels={LABEL_ROLE: str(flip.to)}))
+        log.info("%s/%s: %s -> %s", seen.owner.namespace, flip.pod, flip.from_, flip.to)
+    # Looked at again at once: a flip may have been held back for a role's minimum.
+    return Waiting("FlippingRoles", f"{len(flips)} workers change their role", 1.0) if flips else DONE
+
+
+async def shrink_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Smaller pools get smaller once what grew is ready; the least loaded workers of the surplus role go."""
+    shrinking = [name for name, count in plan.target.pools.items() if replicas_of(seen.pools.get(name)) > count]
+    if not shrinking:
+        return DONE
+    lacking = [p.name for p in seen.facts.pools if p.name not in shrinking and p.ready < plan.target.pools[p.name]]
+    if lacking:
+        return Waiting("GrowingFirst", f"{', '.join(shrinking)} shrink when {', '.join(lacking)} are ready")
+    await mark_victims(plan, seen, world)
+    return await apply_all(pools_with(dict(plan.target.pools), seen, world), seen, world)
+
+
+async def mark_victims(plan: Plan, seen: Seen, world: World) -> None:
+    """Tell the ReplicaSet controller which pods go first, before the Deployments get smaller."""
+    by_name = {pod["metadata"]["name"]: pod for pod in seen.pods}
+    for pool in plan.target.pools:
+        for victim in choose_victims(seen.facts.workers, pool, plan.target):
+            pod = by_name[victim]
+            if (pod["metadata"].get("annotations") or {}).get(COST) != GOES_FIRST:
+                world.cache.put("Pod", await world.kube.patch_pod(pod, annotations={COST: GOES_FIRST}))
+
+
+async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
+    wanted = wanted_names(seen)
+    for kind in PRUNED:
+        for item in world.cache.of(seen.ref, kind):
+            metadata = item["metadata"]
+            if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):
+                continue
+            if is_owned(item, seen.owner.uid):
+                await world.kube.delete(item)
+                log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
+    return DONE
+
+
+STEPS: tuple[Step, ...] = (
+    apply_access,
+    ensure_key,
+    apply_services,
+    grow_pools,
+    apply_router,
+    apply_budgets,
+    flip_roles,
+    shrink_pools,
+    prune,
+)
+
+
+async def apply_all(manifests: Iterable[Object], seen: Seen, world: World) -> Outcome:
+    """Apply the manifests whose live objects differ; stop at a name that somebody else has."""
+    for manifest in manifests:
+        outcome = await apply_one(manifest, seen, world)
+        if not isinstance(outcome, Done):
+            return outcome
+    return DONE
+
+
+async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
+    """Apply one manifest, unless its live object is as wanted already or is not ours."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    live = world.cache.find(kind, seen.owner.namespace, name)
+    if live is None:
+        # The watch shows only what carries our labels, so a foreign object of this name must be asked for.
+        live = await world.kube.get(kind, seen.owner.namespace, name)
+    if live is not None and not is_owned(live, seen.owner.uid):
+        return not_ours(kind, live, seen)
+    wanted = children.stamped(manifest)
+    if live is not None and is_as_wanted(live, wanted):
+        return DONE
+    try:
+        applied = await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
+    except (ConflictError, NotFoundError) as error:
+        return Waiting("Conflict", error.message, 1.0)
+    world.cache.put(kind, applied)
+    return DONE
+
+
+def is_as_wanted(live: Object, wanted: Object) -> bool:
+    """Neither the manifest nor the live object has moved since the last apply."""
+    digest = (live["metadata"].get("annotations") or {}).get(APPLIED)
+    return digest == wanted["metadata"]["annotations"][APPLIED] and has_all(live, wanted)
+
+
+def not_ours(kind: str, live: Object, seen: Seen) -> Outcome:
+    """Somebody else's object has a child's name; one of a former resource of this name is about to be collected."""
+    name = live["metadata"]["name"]
+    former = any(o.get("kind") == seen.body.get("kind") and o.get("name") == seen.owner.name for o in _owners(live))
+    if former or live["metadata"].get("deletionTimestamp"):
+        return Waiting("FormerChild", f"{kind} {name} is of a former resource and is being deleted", 2.0)
+    return Stalled("NameConflict", f"{kind} {name} exists and is somebody else's: delete it, or rename this resource")
+
+
+def _owners(item: Object) -> list[Object]:
+    owners: list[Object] = item["metadata"].get("ownerReferences") or []
+    return owners
+
+
+def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Object]:
+    """The pools' Deployments with these replicas."""
+    return children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
+
+
+def replicas_of(deployment: Object | None, absent: int = 0) -> int:
+    """Replicas that a live Deployment asks for."""
+    return absent if deployment is None else int(deployment["spec"].get("replicas", 1))
+
+
+def is_pinned(seen: Seen, replicas: dict[str, int]) -> bool:
+    """Would the pools, before any of them shrinks, be above the GPU budget?"""
+    limits = seen.facts.limits
+    used: dict[str, int] = {}
+    for pool in limits.pools:
+        used[pool.device.name] = used.get(pool.device.name, 0) + pool.gpus * replicas[pool.name]
+    if limits.budget_gpus is not None and sum(used.values()) > limits.budget_gpus:
+        return True
+    return any(used.get(name, 0) > most for name, most in limits.budget_per_device.items())
+
+
+def wanted_names(seen: Seen) -> set[tuple[str, str]]:
+    """(kind, name) of every child that the resource has."""
+    names = {pool.name for pool in seen.resource.spec.pools} | {children.ROUTER}
+    found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
+    found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
+    found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
+    return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

@@ -1,0 +1,103 @@
+"""What is wrong with pods, as the kubelet and the scheduler say it: pure, on the pods' own status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Object = dict[str, Any]
+# ErrImagePull and ImagePullBackOff take turns; the others are final.
+IMAGE_REASONS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+MODEL_EXIT_CODE = 2  # a worker's exit code when its model cannot be loaded (docs/reference/borders.md)
+CRASHES = 3  # one crash is chance
+MAX_QUOTE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, for a condition: its reason and a sentence that names the pod."""
+
+    reason: str
+    message: str
+
+
+def stalling_fault(pods: Iterable[Object]) -> Fault | None:
+    """A fault that only an edit heals: an image that cannot be pulled, a model that cannot be loaded."""
+    for pod in _living(pods):
+        for container in pod.get("status", {}).get("containerStatuses") or []:
+            if (fault := _image_fault(pod, container) or _exit_fault(pod, container)) is not None:
+                return fault
+    return None
+
+
+def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
+    """A pod for which the scheduler finds no node, in the scheduler's own words."""
+    for pod in _living(pods):
+        condition = condition_of(pod, "PodScheduled")
+        if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
+            name = pod["metadata"]["name"]
+            return Fault("Unschedulable", f"no node for pod {name}: {quoted(condition.get('message', ''))}")
+    return None
+
+
+def lacks_config(pods: Iterable[Object]) -> bool:
+    """Does a pod wait for a Secret that is not there?"""
+    return any(
+        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        for pod in _living(pods)
+        for container in pod.get("status", {}).get("containerStatuses") or []
+    )
+
+
+def condition_of(item: Object, kind: str) -> Object:
+    """A condition of an object; empty where it has none of that type."""
+    conditions = item.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def is_ready(pod: Object) -> bool:
+    """Does the pod serve?"""
+    return condition_of(pod, "Ready").get("status") == "True" and not pod["metadata"].get("deletionTimestamp")
+
+
+def quoted(text: str) -> str:
+    """Somebody else's words in one line, capped."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
+
+
+def _living(pods: Iterable[Object]) -> Iterator[Object]:
+    return (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+
+
+def _image_fault(pod: Object, container: Object) -> Fault | None:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") not in IMAGE_REASONS:
+        return None
+    name, image = pod["metadata"]["name"], container.get("image", "")
+    return Fault(
+        "ImagePullFailed", f"pod {name} cannot pull {image}: {quoted(waiting.get('message', waiting['reason']))}"
+    )
+
+
+def _exit_fault(pod: Object, container: Object) -> Fault | None:
+    if container.get("ready"):
+        return None
+    name = pod["metadata"]["name"]
+    # In back-off the exit is the last state; in the moment between two tries, the present one.
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        ended = state.get("terminated") or {}
+        said = quoted(ended.get("message", "")) or "it gave no reason"
+        if ended.get("exitCode") == MODEL_EXIT_CODE and container.get("name") == "worker":
+            return Fault("ModelLoadFailed", f"pod {name} cannot load its model: {said}")
+        if ended.get("exitCode", 0) != 0 and container.get("restartCount", 0) >= CRASHES:
+            return Fault(
+                "CrashLoop",
+                f"pod {name} ended {container['restartCount']} times, exit code {ended['exitCode']}: {said}",
+            )
+    return None

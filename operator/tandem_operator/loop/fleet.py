@@ -1,0 +1,131 @@
+"""The fleet observer: asks Prometheus once an interval for all resources, and keeps a bounded history of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from tandem_operator.edges.errors import PrometheusError
+from tandem_operator.edges.windows import metrics_verdict, model_of, window_of
+from tandem_operator.plan.facts import Answer, ModelShape, Slo, Verdict, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tandem_operator.edges.prometheus import Facts, Reading
+    from tandem_operator.loop.refs import Ref
+
+log = logging.getLogger(__name__)
+
+HISTORY = 40  # windows kept of each resource
+IDLE_INTERVAL_S = 15  # where there is no resource to ask for
+NOT_ASKED = Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus was not asked yet")
+EARLY = 0.9  # a look that is due within a tenth of its interval is taken along
+
+
+class Source(Protocol):
+    """Whoever answers for all resources at once."""
+
+    async def ask(self) -> Reading:
+        """Facts of all resources, now; raise PrometheusError where there is no usable answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the observer must know of a resource."""
+
+    ref: Ref
+    slo: Slo
+    interval_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of one resource's metrics; `number` counts the looks, so that each is judged once."""
+
+    metrics: Verdict = NOT_ASKED
+    history: tuple[Window, ...] = ()
+    model: ModelShape | None = None
+    loads: Mapping[str, float] = field(default_factory=dict)  # requests running and waiting, by pod
+    backend: str | None = None  # transfer backend that the workers report
+    at: datetime | None = None
+    number: int = 0
+
+
+class Fleet:
+    """Typed observations by resource."""
+
+    def __init__(self, source: Source, window_s: int) -> None:
+        self._source = source
+        self._window_s = window_s
+        self._looks: dict[Ref, Look] = {}
+
+    def look(self, ref: Ref) -> Look:
+        """The newest look at a resource; one that says 'not asked yet' where there is none."""
+        return self._looks.get(ref, Look())
+
+    async def observe(self, subjects: Iterable[Subject], now: datetime) -> list[Ref]:
+        """Ask once, for every resource that is due; gives those that have a new look."""
+        known = list(subjects)
+        self._looks = {s.ref: look for s in known if (look := self._looks.get(s.ref)) is not None}
+        due = [subject for subject in known if self._is_due(subject, now)]
+        if not due:
+            return []
+        try:
+            reading = await self._source.ask()
+        except PrometheusError as error:
+            log.warning("no metrics: %s", error.message)
+            for subject in due:
+                self._looks[subject.ref] = self._blind(self.look(subject.ref), error, now)
+        else:
+            for subject in due:
+                facts = reading.get((subject.ref.namespace, subject.ref.name))
+                self._looks[subject.ref] = self._seen(self.look(subject.ref), facts, subject.slo, now)
+        return [subject.ref for subject in due]
+
+    def _is_due(self, subject: Subject, now: datetime) -> bool:
+        at = self.look(subject.ref).at
+        return at is None or now - at >= timedelta(seconds=EARLY * subject.interval_s)
+
+    def _blind(self, before: Look, error: PrometheusError, now: datetime) -> Look:
+        # The history stays: that nobody answers says nothing about the past, and its age shows in its times.
+        verdict = Verdict(Answer.NO, f"Prometheus{error.reason}", error.message)
+        return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
+
+    def _seen(self, before: Look, facts: Facts | None, slo: Slo, now: datetime) -> Look:
+        verdict = metrics_verdict(facts)
+        if facts is None or not facts.number("up"):
+            return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
+        history = deque(before.history, maxlen=HISTORY)
+        history.append(window_of(facts, slo, now, self._window_s))
+        return Look(
+            metrics=verdict,
+            history=tuple(history),
+            model=model_of(facts) or before.model,
+            loads=facts.labelled("load"),
+            backend=backend_of(facts) or before.backend,
+            at=now,
+            number=before.number + 1,
+        )
+
+
+def backend_of(facts: Facts) -> str | None:
+    """The transfer backend of the workers; the slowest kind counts where they differ: TCP must not hide behind RDMA."""
+    backends = sorted(name for name, value in facts.labelled("backend").items() if value and name)
+    return "tcp" if "tcp" in backends else next(iter(backends), None)
+
+
+async def watch_fleet(fleet: Fleet, subjects: Callable[[], list[Subject]], mark: Callable[[Ref], None]) -> None:
+    """Observe for ever, at the shortest interval that any resource asks for; each resource is judged at its own."""
+    while True:
+        known = subjects()
+        for ref in await fleet.observe(known, datetime.now(UTC)):
+            mark(ref)
+        interval = min((subject.interval_s for subject in known), default=IDLE_INTERVAL_S)
+        # Jitter, so that several operators do not ask one Prometheus in step.
+        await asyncio.sleep(interval * random.uniform(0.97, 1.03))  # noqa: S311 no secret

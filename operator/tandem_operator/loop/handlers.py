@@ -1,0 +1,78 @@
+"""What kopf watches: an event updates the cache and marks the resource's key dirty; it never does the work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kopf
+
+from tandem_operator.api.constants import LABEL_MANAGED_BY, LABEL_RESOURCE, MANAGED_BY
+from tandem_operator.edges.kinds import KINDS, RESOURCE
+from tandem_operator.loop.cache import ref_of
+
+if TYPE_CHECKING:
+    from tandem_operator.loop.cache import Cache
+    from tandem_operator.loop.queue import Queue
+
+CHILDREN = ("Deployment", "Pod", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget")
+WATCHED = (RESOURCE, *CHILDREN)
+CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
+
+
+def selector_of(kind: str) -> str:
+    """Labels by which the API server filters a kind: without them every pod of the cluster would come."""
+    return "" if kind == RESOURCE else CHILD_SELECTOR
+
+
+def registry_for(cache: Cache, queue: Queue) -> kopf.OperatorRegistry:
+    """Handlers of the resource and of every kind of child."""
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry, id="login", errors=kopf.ErrorsMode.PERMANENT)(login)
+    for kind in WATCHED:
+        place = KINDS[kind]
+        kopf.on.event(place.group, place.version, place.plural, registry=registry, id=kind)(waker(kind, cache, queue))
+    return registry
+
+
+def login(**facts: Any) -> kopf.ConnectionInfo | None:
+    """The pod's service account, else KUBECONFIG: the same order as the edge's own client."""
+    return kopf.login_with_service_account(**facts) or kopf.login_with_kubeconfig(**facts)
+
+
+def waker(kind: str, cache: Cache, queue: Queue) -> Any:
+    """The handler of one kind. News wakes the resource's key; what the operator wrote itself is no news."""
+
+    async def wake(event: dict[str, Any], **_: Any) -> None:
+        take_event(kind, event, cache, queue)
+
+    return wake
+
+
+def take_event(kind: str, event: dict[str, Any], cache: Cache, queue: Queue) -> None:
+    """Put one watch event into the cache, and mark its resource if it is news."""
+    item = event["object"]
+    ref = ref_of(kind, item)
+    if ref is None:
+        return
+    if event["type"] == "DELETED":
+        cache.drop(kind, item)
+        queue.mark(ref)
+    elif cache.put(kind, item):
+        queue.mark(ref)
+
+
+def settings_for(settings: kopf.OperatorSettings, namespace: str) -> None:
+    """Kopf's settings: selectors at the server, timeouts on every stream, no posting, no peering, no finalizer."""
+    for kind in CHILDREN:
+        place = KINDS[kind]
+        settings.watching.label_selectors[place.group, place.version, place.plural] = CHILD_SELECTOR
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.execution.default_backoff = 5
+    settings.process.ultimate_exiting_timeout = 20
+    settings.peering.clusterwide = not namespace

@@ -1,0 +1,164 @@
+"""The conditions of one resource as verdicts: pure, from what was seen, the plan and how the pass ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.conditions import (
+    KV_TRANSFER_READY,
+    METRICS_AVAILABLE,
+    READY,
+    REBALANCING,
+    RECONCILING,
+    SCALING_LIMITED,
+    SLO_MET,
+    STALLED,
+)
+from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
+from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stalling_fault
+from tandem_operator.loop.refs import Failed, Outcome, Stalled
+from tandem_operator.plan.facts import Answer, Role, Verdict
+from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tandem_operator.loop.observe import Seen
+    from tandem_operator.loop.planned import Plan
+
+Object = dict[str, Any]
+# Their messages carry live numbers: a changed message alone is no reason to write.
+LIVE = frozenset({METRICS_AVAILABLE, SLO_MET, SCALING_LIMITED})
+
+
+def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[str, Verdict]:
+    """All conditions by type; Reconciling and Stalled only where they are True (kstatus: abnormal-true)."""
+    stalled = judge_stalled(seen, outcome)
+    transfer = judge_transfer(seen)
+    serving = judge_serving(seen)
+    found = {
+        READY: judge_ready(seen, serving, transfer, stalled),
+        METRICS_AVAILABLE: judge_metrics(seen.facts, now),
+        SLO_MET: judge_slo(seen.facts, now, plan.decision),
+        SCALING_LIMITED: judge_limits(seen, now),
+        REBALANCING: judge_rebalancing(seen, plan, serving),
+        KV_TRANSFER_READY: transfer,
+    }
+    if not seen.look.number:
+        found |= remembered(seen)
+    if stalled is not None:
+        found[STALLED] = stalled
+    elif (progress := judge_progress(seen, serving, outcome)) is not None:
+        found[RECONCILING] = progress
+    return found
+
+
+def remembered(seen: Seen) -> dict[str, Verdict]:
+    """Before Prometheus is asked for the first time, what the status says of it stands: a restart is no news."""
+    old = (seen.status.condition(kind) for kind in (METRICS_AVAILABLE, SLO_MET, KV_TRANSFER_READY))
+    return {
+        c.type: Verdict(Answer(c.status), c.reason, c.message) for c in old if c is not None and c.reason != "NotRDMA"
+    }
+
+
+def judge_stalled(seen: Seen, outcome: Outcome) -> Verdict | None:
+    """What only an edit heals: said by the pass itself, or by a pod."""
+    fault = stalling_fault(seen.pods)
+    if isinstance(outcome, Stalled):
+        fault = Fault(outcome.reason, outcome.message)
+    return None if fault is None else Verdict(Answer.YES, fault.reason, fault.message)
+
+
+def judge_serving(seen: Seen) -> Verdict:
+    """Is there a ready router, and a ready worker for each role?"""
+    prefill, decode = serving_roles(seen)
+    routers = sum(is_ready(p) for p in seen.pods if p["metadata"]["labels"].get(LABEL_COMPONENT) == COMPONENT_ROUTER)
+    wanted = seen.resource.spec.router.replicas
+    words = f"{prefill} prefill and {decode} decode workers and {routers} of {wanted} routers serve"
+    lacking = [name for name, count in (("router", routers), ("prefill", prefill), ("decode", decode)) if not count]
+    if lacking:
+        return Verdict(Answer.NO, "NoReadyWorkers", f"{words}: none of {', '.join(lacking)}")
+    return Verdict(Answer.YES, "Serving", words)
+
+
+def serving_roles(seen: Seen) -> tuple[int, int]:
+    """(prefill, decode) ready workers; one that does both counts in each."""
+    ready = [worker.role for worker in seen.facts.workers if worker.ready]
+    both = ready.count(Role.BOTH)
+    return ready.count(Role.PREFILL) + both, ready.count(Role.DECODE) + both
+
+
+def judge_transfer(seen: Seen) -> Verdict:
+    """Does the KV cache travel as the spec demands? `require: RDMA` never settles for TCP."""
+    transfer = seen.resource.spec.transfer
+    if seen.resource.spec.mode == "Colocated":
+        return Verdict(Answer.YES, "NotNeeded", "colocated workers keep their KV cache to themselves")
+    backend = seen.look.backend or (transfer.backend if transfer.backend == "tcp" else None)
+    if transfer.require == "RDMA" and backend == "tcp":
+        message = "transfer.require is RDMA, but the KV cache travels over tcp: choose an RDMA backend, or require Any"
+        return Verdict(Answer.NO, "NotRDMA", message)
+    if seen.look.backend is None:
+        return Verdict(Answer.UNKNOWN, "NoTransferYet", "no worker has reported its transfer backend yet")
+    return Verdict(Answer.YES, "Connected", f"the KV cache travels over {seen.look.backend}")
+
+
+def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdict | None) -> Verdict:
+    """Can clients be served? A rebalance never makes this False: it keeps a worker for each role."""
+    if transfer.answer is Answer.NO:
+        return Verdict(Answer.NO, "KVTransferNotReady", transfer.message)
+    if serving.answer is Answer.YES:
+        return serving
+    if stalled is not None:
+        return Verdict(Answer.NO, "Stalled", stalled.message)
+    before = seen.status.condition(READY)
+    same = seen.status.observed_generation == seen.resource.metadata.generation
+    if before is not None and same and before.reason in {"Serving", "NoReadyWorkers"}:
+        return serving
+    return Verdict(Answer.UNKNOWN, "Progressing", serving.message)
+
+
+def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | None:
+    """Is something of the spec still on its way? Moves of the ratio are not: Git waits for the spec alone."""
+    if isinstance(outcome, Failed):
+        return Verdict(Answer.YES, "Retrying", f"{outcome.reason}: {outcome.message}")
+    if serving.answer is not Answer.YES:
+        return Verdict(Answer.YES, "Progressing", serving.message)
+    rolling = [name for name, item in deployments(seen).items() if is_rolling(item)]
+    if rolling:
+        return Verdict(Answer.YES, "Progressing", f"{', '.join(rolling)} replace their pods")
+    return None
+
+
+def deployments(seen: Seen) -> dict[str, Object]:
+    """All of the resource's Deployments, by pool name or `router`."""
+    return dict(seen.pools) | ({"router": seen.router} if seen.router else {})
+
+
+def is_rolling(deployment: Object) -> bool:
+    """Are pods of an older template left?"""
+    status = deployment.get("status") or {}
+    return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
+
+
+def judge_limits(seen: Seen, now: datetime) -> Verdict:
+    """Does the cluster, or a bound, keep the resource from what it needs?"""
+    if (fault := scheduling_fault(seen.pods)) is not None:
+        return Verdict(Answer.YES, fault.reason, fault.message)
+    return judge_scaling(seen.facts, now)
+
+
+def judge_rebalancing(seen: Seen, plan: Plan, serving: Verdict) -> Verdict:
+    """Are the children on their way to another ratio? Before anything serves, that is the start, not a move."""
+    target = plan.target
+    if serving.answer is not Answer.YES:
+        return Verdict(Answer.NO, "Steady", "nothing serves yet, so nothing is moved")
+    living = [w for w in seen.facts.workers if not w.deleting and w.role is not Role.BOTH]
+    roles = (sum(w.role is Role.PREFILL for w in living), sum(w.role is Role.DECODE for w in living))
+    pools = {pool.name: pool.ready for pool in seen.facts.pools}
+    if pools != dict(target.pools):
+        words = ", ".join(f"{name} {pools.get(name, 0)} of {count}" for name, count in target.pools.items())
+        return Verdict(Answer.YES, "Scaling", f"ready workers by pool: {words}")
+    if target.prefill + target.decode and roles != (target.prefill, target.decode):
+        words = f"prefill {roles[0]} of {target.prefill}, decode {roles[1]} of {target.decode}"
+        return Verdict(Answer.YES, "Flipping", f"workers by role: {words}")
+    return Verdict(Answer.NO, "Steady", f"prefill {target.prefill}, decode {target.decode}, as decided")

@@ -1,0 +1,136 @@
+"""`tandem-operator`: put the parts together, and run until a signal or a part that must not end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import kopf
+
+from tandem_operator.api.v1alpha1 import InvalidResourceError
+from tandem_operator.edges.errors import ApiError
+from tandem_operator.edges.kube import Kube, connect
+from tandem_operator.edges.prometheus import Prometheus
+from tandem_operator.loop.cache import Cache
+from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
+from tandem_operator.loop.handlers import registry_for, settings_for
+from tandem_operator.loop.metrics import Metrics
+from tandem_operator.loop.observe import parse
+from tandem_operator.loop.queue import Queue, work
+from tandem_operator.loop.reconcile import reconcile
+from tandem_operator.loop.record import Recorder
+from tandem_operator.loop.resync import first_sync, resync
+from tandem_operator.loop.settings import Settings, SettingsError, from_environment
+from tandem_operator.loop.web import application, serve
+from tandem_operator.loop.world import World
+from tandem_operator.plan.facts import Slo
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+log = logging.getLogger(__name__)
+PASS_DEADLINE_S = 120.0
+
+
+def world_of(settings: Settings, kube: Kube) -> World:
+    """A fresh world: empty cache, empty queue, no history."""
+    source = Prometheus(settings.prometheus_url, settings.metrics_window_seconds, settings.namespace)
+    return World(
+        settings=settings,
+        kube=kube,
+        cache=Cache(),
+        fleet=Fleet(source, settings.metrics_window_seconds),
+        queue=Queue(),
+        recorder=Recorder(settings.record_path),
+        metrics=Metrics(),
+    )
+
+
+def subjects(world: World) -> list[Subject]:
+    """Every readable resource, for the fleet observer."""
+    found = []
+    for ref, body in world.cache.resources():
+        try:
+            spec = parse(body).spec
+        except InvalidResourceError:
+            continue  # its own pass says so in its status
+        slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
+        found.append(Subject(ref, slo, spec.rebalance.interval_seconds))
+    return found
+
+
+async def run(world: World, stop: asyncio.Event) -> None:
+    """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
+    settings = world.settings
+    await first_sync(world)
+    runner = await serve(
+        application(world.queue, world.metrics, world.cache), settings.listen_host, settings.listen_port
+    )
+    parts: list[Coroutine[Any, Any, Any]] = [
+        watch(world, stop),
+        watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
+        resync(world),
+        *(
+            work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)
+            for _ in range(settings.reconcile_workers)
+        ),
+    ]
+    tasks = [asyncio.create_task(part) for part in parts]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            for task in done:
+                task.result()  # its own error, if it has one
+            raise RuntimeError("a part of the operator ended that must not")
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        await runner.cleanup()
+
+
+async def watch(world: World, stop: asyncio.Event) -> None:
+    """Kopf, with our handlers, settings and stop flag."""
+    settings = kopf.OperatorSettings()
+    settings_for(settings, world.settings.namespace)
+    await kopf.operator(
+        registry=registry_for(world.cache, world.queue),
+        settings=settings,
+        identity=world.settings.pod_name,  # kopf would look the user up, and a pod's user has no entry
+        standalone=True,
+        clusterwide=not world.settings.namespace,
+        namespaces=[world.settings.namespace] if world.settings.namespace else [],
+        stop_flag=stop,
+    )
+
+
+async def start(settings: Settings) -> None:
+    """Connect, and run until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(world_of(settings, Kube(connect())), stop)
+
+
+def main() -> int:
+    """Entry point; 2 for settings that are wrong, 1 for a part that failed."""
+    try:
+        settings = from_environment(os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"tandem-operator: {error}\n")
+        return 2
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        asyncio.run(start(settings))
+    except ApiError as error:
+        log.error("%s: %s", error.reason, error.message)  # noqa: TRY400 the sentence says all
+        return 1
+    return 0

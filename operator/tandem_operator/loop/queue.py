@@ -1,0 +1,117 @@
+"""Dirty keys: marked as often as one likes, taken once, one pass at a time for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_S = 1.0
+LONGEST_DELAY_S = 60.0
+
+
+def backoff_s(failures: int) -> float:
+    """Delay before the next try after so many failures in a row: 1, 2, 4 … 60 s."""
+    return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(max(failures - 1, 0), 10)))
+
+
+class Queue:
+    """Keys that need a pass. A key that is marked while its pass runs gets one more pass afterwards."""
+
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
+        self._ready: asyncio.Queue[Ref] = asyncio.Queue()
+        self._waiting: set[Ref] = set()  # in `_ready`
+        self._running: dict[Ref, float] = {}  # monotonic start of the pass
+        self._again: set[Ref] = set()
+        self._failures: dict[Ref, int] = {}
+        self._timers: dict[Ref, asyncio.TimerHandle] = {}
+        self._said: dict[Ref, Outcome] = {}
+        self._jitter = jitter
+
+    def mark(self, ref: Ref) -> None:
+        """Say that a key needs a pass, now."""
+        if ref in self._running:
+            self._again.add(ref)
+        elif ref not in self._waiting:
+            self._waiting.add(ref)
+            self._ready.put_nowait(ref)
+
+    def mark_later(self, ref: Ref, delay_s: float) -> None:
+        """Say that a key needs a pass after a delay; the sooner of two counts. Spread by a tenth, against herds."""
+        delay = delay_s * (1 + 0.1 * self._jitter())
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(ref)
+        if timer is not None and timer.when() <= loop.time() + delay:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timers[ref] = loop.call_later(delay, self._timer_fired, ref)
+
+    async def take(self) -> Ref:
+        """Wait for a key; its pass has begun."""
+        ref = await self._ready.get()
+        self._waiting.discard(ref)
+        self._running[ref] = time.monotonic()
+        return ref
+
+    def finish(self, ref: Ref, outcome: Outcome) -> None:
+        """The key's pass has ended; see to it that the next one comes when it should."""
+        del self._running[ref]
+        again = ref in self._again
+        self._again.discard(ref)
+        if isinstance(outcome, Failed):
+            # A key that fails is not run again at once, however often it was marked meanwhile.
+            self._failures[ref] = self._failures.get(ref, 0) + 1
+            self.mark_later(ref, backoff_s(self._failures[ref]))
+            return
+        self._failures.pop(ref, None)
+        if again:
+            self.mark(ref)
+        elif isinstance(outcome, Waiting):
+            self.mark_later(ref, outcome.retry_s)
+
+    def say(self, ref: Ref, outcome: Outcome) -> None:
+        """Log how a pass ended, where that is not how the one before it ended."""
+        if self._said.get(ref, Done()) == outcome:
+            return
+        self._said[ref] = outcome
+        if isinstance(outcome, Done):
+            del self._said[ref]
+            log.info("%s: as planned", ref)
+        else:
+            level = logging.INFO if isinstance(outcome, Waiting) else logging.WARNING
+            log.log(level, "%s: %s: %s", ref, outcome.reason, outcome.message)
+
+    def oldest_pass_s(self) -> float:
+        """How long the oldest pass that still runs has been running, seconds; 0 where none runs."""
+        return max((time.monotonic() - began for began in self._running.values()), default=0.0)
+
+    def _timer_fired(self, ref: Ref) -> None:
+        self._timers.pop(ref, None)
+        self.mark(ref)
+
+
+async def work(queue: Queue, run: Callable[[Ref], Awaitable[Outcome]], deadline_s: float) -> None:
+    """One worker: take a key, run its pass, for ever. A pass that raises is Failed, and said in the log."""
+    while True:
+        ref = await queue.take()
+        outcome: Outcome = Failed("Cancelled", "the pass was cancelled")
+        try:
+            outcome = await asyncio.wait_for(run(ref), deadline_s)
+        except TimeoutError:
+            outcome = Failed("Deadline", f"the pass took more than {deadline_s:.0f} s")
+        except Exception as error:
+            log.exception("pass of %s failed", ref)
+            outcome = Failed("InternalError", type(error).__name__)
+        finally:
+            queue.finish(ref, outcome)
+        queue.say(ref, outcome)

@@ -1,0 +1,147 @@
+"""One pass: parse, observe, plan, write the intent, carry out, write status if it changed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.catalogue import UnknownAcceleratorError, UnknownDTypeError
+from tandem_operator.api.not_yet import refusals
+from tandem_operator.api.status import Status
+from tandem_operator.api.v1alpha1 import InvalidResourceError
+from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
+from tandem_operator.edges.events import post
+from tandem_operator.edges.kinds import RESOURCE
+from tandem_operator.loop.carry_out import carry_out
+from tandem_operator.loop.observe import Seen, observe, parse
+from tandem_operator.loop.planned import Plan, is_possible, make_plan
+from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
+from tandem_operator.loop.status import refused_status, status_of
+from tandem_operator.loop.transitions import events_between
+from tandem_operator.plan.judge import is_move
+
+if TYPE_CHECKING:
+    from tandem_operator.loop.world import World
+
+log = logging.getLogger(__name__)
+Object = dict[str, Any]
+
+
+async def reconcile(world: World, ref: Ref) -> Outcome:
+    """A pass, timed; a resource that is gone or going is left to the cluster's garbage collector."""
+    body = world.cache.resource(ref)
+    if body is None or body["metadata"].get("deletionTimestamp"):
+        forget(world, ref)
+        return Done()
+    began = time.monotonic()
+    try:
+        outcome = await one_pass(world, ref, body, datetime.now(UTC))
+    except NotFoundError:
+        outcome = Done()  # deleted meanwhile; the watch will say so
+    except ConflictError as error:
+        outcome = Waiting("Conflict", error.message, 1.0)
+    except ApiError as error:
+        outcome = Failed(error.reason, error.message)
+    world.metrics.reconcile_seconds.labels(type(outcome).__name__).observe(time.monotonic() - began)
+    return outcome
+
+
+async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outcome:
+    """The pass itself; raises ApiError when not even the status can be written."""
+    seen = read_all(world, ref, body, now)
+    if isinstance(seen, Stalled):
+        return await refuse(world, body, seen, now)
+    look = seen.look.number
+    edited = seen.status.observed_generation != seen.resource.metadata.generation
+    plan = make_plan(seen, now, ask=edited or world.asked.get(ref, 0) != look)
+    note_decision(world, seen, plan, now)
+    # The intent is written before any child is touched: a crash from here on is carried on from the status.
+    intent = status_of(seen, plan, Done(), now)
+    if intent.decision != seen.status.decision:
+        body = await write_status(world, body, seen.status, intent, now)
+        if body["metadata"]["generation"] != seen.resource.metadata.generation:
+            return Waiting("Edited", "the spec changed while it was judged", 0.1)
+    world.asked[ref] = look
+    outcome = await end_of(plan, seen, world)
+    # Judged on what the steps left behind, not on what they found.
+    after = observe(world, ref, body, parse(body), now)
+    await write_status(world, body, after.status, status_of(after, plan, outcome, now), now)
+    world.metrics.show_target(ref, plan.target)
+    return outcome
+
+
+def read_all(world: World, ref: Ref, body: Object, now: datetime) -> Seen | Stalled:
+    """All facts, or why the resource cannot be carried out."""
+    try:
+        resource = parse(body)
+        if refused := refusals(resource.spec):
+            return Stalled("NotSupported", "; ".join(refused))
+        return observe(world, ref, body, resource, now)
+    except (InvalidResourceError, UnknownDTypeError) as error:
+        return Stalled("InvalidSpec", str(error))
+    except UnknownAcceleratorError as error:
+        return Stalled("UnknownAccelerator", str(error))
+
+
+async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """How carrying out ended, refusals of the API server included."""
+    if not is_possible(seen, plan):
+        return Stalled("InvalidSpec", plan.decision.message if plan.decision else "the target fits no pool")
+    try:
+        return await carry_out(plan, seen, world)
+    except ConflictError as error:
+        return Waiting("Conflict", error.message, 1.0)
+    except ApiError as error:
+        if error.reason == "Invalid":  # no retry makes the same child valid
+            return Stalled("InvalidSpec", error.message)
+        return Failed(error.reason, error.message)
+
+
+async def refuse(world: World, body: Object, why: Stalled, now: datetime) -> Outcome:
+    """Say in the status why nothing is done; children stay as they are."""
+    old = status_in(body)
+    generation = body["metadata"].get("generation", 0)
+    await write_status(world, body, old, refused_status(old, generation, why.reason, why.message, now), now)
+    return why
+
+
+def status_in(body: Object) -> Status:
+    """The status of a body, empty where it cannot be read."""
+    try:
+        return Status.model_validate(body.get("status") or {})
+    except ValueError:
+        return Status()
+
+
+async def write_status(world: World, body: Object, old: Status, new: Status, now: datetime) -> Object:
+    """Write the status if it differs, then post what turned; gives the resource as it is afterwards."""
+    if new.to_wire() == (body.get("status") or {}):
+        return body
+    written = await world.kube.write_status(body, new.to_wire())
+    world.metrics.status_writes.inc()
+    world.cache.put(RESOURCE, written)
+    for event in events_between(old, new):
+        try:
+            await post(world.kube, body, event, now, world.settings.pod_name)
+        except ApiError as error:
+            log.warning("event %s was not posted: %s", event.reason, error.message)
+    return written
+
+
+def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
+    """Record, count and log a decision that was asked for."""
+    if plan.decision is None:
+        return
+    decision = plan.decision
+    world.recorder.write(seen.ref, seen.facts, now, decision)
+    world.metrics.decisions.labels(str(decision.action), decision.reason).inc()
+    level = logging.INFO if is_move(decision.action) else logging.DEBUG
+    log.log(level, "%s: %s %s: %s", seen.ref, decision.action, decision.reason, decision.message)
+
+
+def forget(world: World, ref: Ref) -> None:
+    """The resource is gone: nothing of it is kept."""
+    if world.asked.pop(ref, None) is not None:
+        world.metrics.forget(ref)

@@ -1,0 +1,62 @@
+"""The slow resync: what a watch missed is found by listing, and every resource gets a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from tandem_operator.api.catalogue import BadCatalogueError
+from tandem_operator.edges.errors import ApiError
+from tandem_operator.loop.catalogue import load
+from tandem_operator.loop.handlers import WATCHED, selector_of
+
+if TYPE_CHECKING:
+    from tandem_operator.loop.world import World
+
+log = logging.getLogger(__name__)
+RETRY_S = 5.0
+
+
+def load_catalogue(world: World) -> None:
+    """Read the mounted catalogue; one that cannot be read leaves the one before in force."""
+    try:
+        world.catalogue = load(world.settings.catalogue_path)
+    except (BadCatalogueError, OSError) as error:
+        log.error("the hardware catalogue in %s is not used: %s", world.settings.catalogue_path, error)  # noqa: TRY400
+
+
+async def fill_cache(world: World) -> None:
+    """List every watched kind into the cache, and mark all resources. Raises ApiError."""
+    load_catalogue(world)
+    for kind in WATCHED:
+        items, as_of = await world.kube.listed(kind, world.settings.namespace or None, selector_of(kind))
+        for ref in world.cache.replace(kind, items, as_of):
+            world.queue.mark(ref)
+    for ref, _ in world.cache.resources():
+        world.queue.mark(ref)
+
+
+async def resync(world: World) -> None:
+    """Fill the cache again, for ever, once every `resync_seconds`."""
+    while True:
+        await asyncio.sleep(world.settings.resync_seconds * random.uniform(0.9, 1.1))  # noqa: S311 no secret
+        try:
+            await fill_cache(world)
+        except ApiError as error:
+            log.warning("resync failed, tried again in %.0f s: %s", world.settings.resync_seconds, error.message)
+
+
+async def first_sync(world: World, tries: int = 12) -> None:
+    """Fill the cache before any pass: a pass on half a cache would take children for lost. Gives up after `tries`."""
+    for left in reversed(range(tries)):
+        try:
+            await fill_cache(world)
+        except ApiError as error:
+            if not left:
+                raise
+            log.warning("the API server does not answer as needed, %d tries left: %s", left, error.message)
+            await asyncio.sleep(RETRY_S)
+        else:
+            return

@@ -1,0 +1,62 @@
+"""The operator's settings, from the environment (prefix TANDEM_): what belongs to whoever runs the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tandem_operator.templates.children import Images
+
+PREFIX = "TANDEM_"
+
+
+class SettingsError(ValueError):
+    """A variable is missing or wrong; the message names it."""
+
+
+class Settings(BaseModel):
+    """Each field is the variable TANDEM_<FIELD>; one that is not known is refused, so that a typing error shows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prometheus_url: str = "http://prometheus-operated.monitoring.svc:9090"
+    worker_image: Annotated[str, Field(min_length=1)] = "tandem-worker:latest"
+    router_image: Annotated[str, Field(min_length=1)] = "tandem-router:latest"
+    metrics_window_seconds: Annotated[int, Field(ge=5, le=3600)] = 60
+    resync_seconds: Annotated[int, Field(ge=10, le=86_400)] = 300
+    record_path: str = ""  # '': decisions are not recorded
+    catalogue_path: str = ""  # folder of the mounted ConfigMap tandem-catalogue; '': the built-in catalogue
+    worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
+    reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    listen_host: str = "0.0.0.0"
+    listen_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
+    pod_name: str = "tandem-operator"
+    log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+
+    @field_validator("prometheus_url")
+    @classmethod
+    def _is_web_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
+            raise ValueError("must be http(s)://host[:port][/path], without a user or a query")
+        return url
+
+    @property
+    def images(self) -> Images:
+        """What pods are made of."""
+        return Images(self.worker_image, self.router_image, self.worker_threads)
+
+
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Settings from variables; raise SettingsError naming every one that is wrong or unknown."""
+    # Service links of the cluster look like TANDEM_OPERATOR_PORT; the pod switches them off (enableServiceLinks).
+    given = {name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        problems = (f"{PREFIX}{str(found['loc'][0]).upper()}: {found['msg']}" for found in error.errors())
+        raise SettingsError("; ".join(problems)) from error

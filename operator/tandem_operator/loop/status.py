@@ -1,0 +1,198 @@
+"""The resource's status from what was seen, the plan and the outcome. Pure: an idle pass gives an equal status."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.conditions import CONDITIONS, READY, STALLED
+from tandem_operator.api.status import (
+    AlternativeStatus,
+    Condition,
+    DecisionStatus,
+    ObservedStatus,
+    PoolStatus,
+    PredictedStatus,
+    RoleCounts,
+    Status,
+    TargetStatus,
+    TransferStatus,
+)
+from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
+from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from tandem_operator.loop.observe import Seen
+    from tandem_operator.loop.planned import Plan
+    from tandem_operator.loop.refs import Outcome
+
+ORDER = tuple(kind.name for kind in CONDITIONS)
+OBSERVED_EVERY = timedelta(minutes=1)
+MOVED = 0.10  # a value that moved by more than this is news
+# Holds that only say that the last move is not over: the move's own words stay.
+IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
+MAX_ALTERNATIVES = 16
+
+
+def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status:
+    """The whole status. Live numbers alone change it at most once a minute, and only when they moved."""
+    old = seen.status
+    generation = seen.resource.metadata.generation
+    verdicts = judge_all(seen, plan, outcome, now)
+    decision = decision_status(old.decision, plan, now)
+    quiet = conditions_of(old, verdicts, generation, now, live=False)
+    newest = seen.facts.history[-1] if seen.facts.history else None
+    changed = quiet != old.conditions or decision != old.decision
+    rewrite = newest is not None and (changed or has_moved(old.observed, newest, now))
+    return Status(
+        observed_generation=generation,
+        endpoint=f"http://{seen.owner.child('router')}.{seen.owner.namespace}.svc:8000/v1",
+        model_revision=seen.resource.spec.model.revision,
+        pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
+        roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
+        ratio=":".join(map(str, serving_roles(seen))),
+        observed=observed_status(newest) if rewrite and newest else old.observed,
+        transfer=TransferStatus(backend=seen.look.backend) if seen.look.backend else old.transfer,
+        decision=decision,
+        conditions=conditions_of(old, verdicts, generation, now, live=rewrite),
+    )
+
+
+def refused_status(old: Status, generation: int, reason: str, message: str, now: datetime) -> Status:
+    """The status of a resource that cannot be carried out: the intent stays, so that an edit heals it."""
+    verdicts = {READY: Verdict(Answer.NO, "Stalled", message), STALLED: Verdict(Answer.YES, reason, message)}
+    conditions = conditions_of(old, verdicts, generation, now, live=True)
+    return old.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def conditions_of(
+    old: Status, verdicts: Mapping[str, Verdict], generation: int, now: datetime, *, live: bool
+) -> list[Condition]:
+    """Conditions in a fixed order. Without `live`, a message of live numbers stays while its answer and reason do."""
+    return [
+        condition_of(old.condition(kind), kind, verdicts[kind], generation, now, keep=not live and kind in LIVE)
+        for kind in ORDER
+        if kind in verdicts
+    ]
+
+
+def condition_of(
+    old: Condition | None, kind: str, verdict: Verdict, generation: int, now: datetime, *, keep: bool
+) -> Condition:
+    """One condition; its transition time moves only with its status."""
+    same = old is not None and old.status == verdict.answer
+    kept = keep and old is not None and same and old.reason == verdict.reason
+    return Condition(
+        type=kind,
+        status=verdict.answer.value,
+        observed_generation=generation,
+        last_transition_time=old.last_transition_time if old is not None and same else now,
+        reason=verdict.reason,
+        message=old.message if old is not None and kept else verdict.message,
+    )
+
+
+def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> DecisionStatus | None:
+    """The decision on record. `id` and `at` are the target's: a hold confirms a target and does not make it younger."""
+    new = plan.decision
+    if new is None:
+        return old
+    target = target_status(new.target)
+    if old is not None and old.target == target:
+        in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
+        if in_a_move or is_same_word(old, new):
+            return old
+        return spelled(new, target, old.id, old.at)
+    return spelled(new, target, next_id(old), now)
+
+
+def is_same_word(old: DecisionStatus, new: Decision) -> bool:
+    """The same action for the same reason, whatever the numbers in its sentence; a new recommendation is a new word."""
+    same = (old.action, old.reason) == (new.action.value, new.reason)
+    return same and (new.action is not Action.RECOMMEND or old.message == new.message)
+
+
+def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> DecisionStatus:
+    """A decision in the API's form."""
+    return DecisionStatus(
+        id=number,
+        target=target,
+        action=new.action.value,
+        reason=new.reason,
+        message=new.message,
+        predicted=predicted_status(new.predicted),
+        alternatives=[
+            AlternativeStatus(
+                target=target_status(other.target),
+                predicted=predicted_status(other.predicted),
+                gpus=other.gpus,
+                rejected=other.rejected,
+            )
+            for other in new.alternatives[:MAX_ALTERNATIVES]
+        ],
+        at=at,
+    )
+
+
+def next_id(old: DecisionStatus | None) -> str:
+    """The decisions of a resource are counted; a lost status begins again."""
+    return str(int(old.id) + 1) if old is not None and old.id.isdigit() else "1"
+
+
+def target_status(target: Target) -> TargetStatus:
+    """The intent in the API's form."""
+    return TargetStatus(pools=dict(target.pools), roles=RoleCounts(prefill=target.prefill, decode=target.decode))
+
+
+def predicted_status(found: Prediction | None) -> PredictedStatus | None:
+    """A prediction in the API's form."""
+    if found is None:
+        return None
+    return PredictedStatus(
+        ttft_milliseconds=found.ttft_ms, tpot_milliseconds=found.tpot_ms, attainment_percent=percent(found.attainment)
+    )
+
+
+def pool_status(seen: Seen, plan: Plan, name: str) -> PoolStatus:
+    """A pool's counts."""
+    ready = next(pool.ready for pool in seen.facts.pools if pool.name == name)
+    return PoolStatus(desired=plan.target.pools.get(name, 0), ready=ready)
+
+
+def observed_status(window: Window) -> ObservedStatus:
+    """A window in the API's form: integers and strings."""
+    return ObservedStatus(
+        ttft_milliseconds=window.ttft_ms,
+        tpot_milliseconds=window.tpot_ms,
+        attainment_percent=percent(window.attainment),
+        requests_per_second=None if window.arrival_rate is None else f"{window.arrival_rate:.3f}",
+        prompt_tokens=None if window.prompt_tokens is None else round(window.prompt_tokens),
+        output_tokens=None if window.output_tokens is None else round(window.output_tokens),
+        as_of=window.at,
+    )
+
+
+def percent(share: float | None) -> str | None:
+    """`0.973` as `97.3`."""
+    return None if share is None else f"{min(max(share, 0.0), 1.0) * 100:.1f}"
+
+
+def has_moved(old: ObservedStatus | None, window: Window, now: datetime) -> bool:
+    """Did a value move by more than a tenth, a minute after the last writing? A changed time alone is no change."""
+    if old is None or old.as_of is None:
+        return True
+    if now - old.as_of < OBSERVED_EVERY:
+        return False
+    new = observed_status(window)
+    return any(is_news(getattr(old, name), getattr(new, name)) for name in type(old).model_fields if name != "as_of")
+
+
+def is_news(old: Any, new: Any) -> bool:
+    """Did one value appear, vanish, or move by more than a tenth?"""
+    if old is None or new is None:
+        return (old is None) != (new is None)
+    before, after = float(old), float(new)
+    return abs(after - before) > MOVED * max(abs(before), 1e-9)

@@ -1,0 +1,38 @@
+"""All that a pass may touch, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tandem_operator.api.catalogue import CATALOGUE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.edges.kube import Kube
+    from tandem_operator.loop.cache import Cache
+    from tandem_operator.loop.fleet import Fleet
+    from tandem_operator.loop.metrics import Metrics
+    from tandem_operator.loop.queue import Queue
+    from tandem_operator.loop.record import Recorder
+    from tandem_operator.loop.refs import Ref
+    from tandem_operator.loop.settings import Settings
+
+
+@dataclass(slots=True)
+class World:
+    """The API server, what the watches showed, Prometheus' figures, and where passes are asked for and written down."""
+
+    settings: Settings
+    kube: Kube
+    cache: Cache
+    fleet: Fleet
+    queue: Queue
+    recorder: Recorder
+    metrics: Metrics
+    catalogue: Mapping[str, Accelerator] = field(default_factory=lambda: CATALOGUE)
+    # Only to save work: a process that forgets them asks once more.
+    keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there
+    asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last

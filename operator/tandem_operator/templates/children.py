@@ -1,0 +1,195 @@
+"""All children of a resource, from its spec, the target and the operator's settings: pure, same in, same out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.catalogue import PRODUCT_LABEL
+from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, KV_PORT, LABEL_POOL
+from tandem_operator.templates.names import (
+    APPLIED,
+    Owner,
+    router_labels,
+    router_selector,
+    worker_labels,
+    worker_selector,
+)
+from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.render import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
+    from tandem_operator.api.spec_pool import Pool
+    from tandem_operator.api.spec_transfer import Transfer
+
+Object = dict[str, Any]
+ROUTER = COMPONENT_ROUTER
+ROUTER_ROLE = "tandem-router"
+KEY_SECRET = "transfer-key"  # noqa: S105 a name
+WORKER = "worker"
+WORKERS = "workers"
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What the cluster operator's settings say about pods."""
+
+    worker: str
+    router: str
+    worker_threads: int = 0  # 0: torch's own default
+
+
+def worker_args(spec: Spec, images: Images) -> list[str]:
+    """Command-line arguments of a worker; what the resource adds comes last."""
+    model = spec.model
+    own = {
+        "--model": model.source,
+        "--served-name": model.served_name,
+        "--dtype": model.dtype,
+        "--max-context": str(model.max_context),
+        "--host": "$(POD_IP)",
+        "--port": str(HTTP_PORT),
+        "--kv-port": str(KV_PORT),
+        "--transfer-backend": spec.transfer.backend,
+    }
+    if images.worker_threads:
+        own["--threads"] = str(images.worker_threads)
+    return [word for pair in own.items() for word in pair] + list(spec.engine.args)
+
+
+def router_args(owner: Owner, spec: Spec) -> list[str]:
+    """Command-line arguments of a router."""
+    own = {
+        "--namespace": owner.namespace,
+        "--resource": owner.name,
+        "--host": "0.0.0.0",
+        "--port": str(HTTP_PORT),
+        "--ttft-ms": str(spec.slo.ttft_milliseconds),
+        "--tpot-ms": str(spec.slo.tpot_milliseconds),
+    }
+    return [word for pair in own.items() for word in pair]
+
+
+def devices(transfer: Transfer, accelerator: Accelerator, gpus: int) -> dict[str, str]:
+    """Extended resources of a worker: its GPUs, and a slot of the RDMA device where the transfer asks for one."""
+    found = {accelerator.resource: str(gpus)} if accelerator.resource else {}
+    if transfer.rdma.mode == "SharedDevice" and transfer.rdma.resource:
+        found[transfer.rdma.resource] = str(transfer.rdma.count)
+    return found
+
+
+def pool_deployment(
+    owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
+) -> Object:
+    """A pool's Deployment, its overlay on it."""
+    selector = worker_selector(owner.name, pool.name)
+    deployment = render(
+        "worker",
+        metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
+        replicas=replicas,
+        selector=selector,
+        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower()),
+        service_account=owner.child(WORKER),
+        products=list(accelerator.products),
+        product_label=PRODUCT_LABEL,
+        gpu_resource=accelerator.resource,
+        image=spec.engine.image or images.worker,
+        args=worker_args(spec, images),
+        resource=owner.name,
+        key_secret=owner.child(KEY_SECRET),
+        devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
+        rdma=spec.transfer.rdma.mode != "None",
+    )
+    return overlaid(deployment, pool.template)
+
+
+def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
+    """The router's Deployment, its overlay on it."""
+    deployment = render(
+        "router",
+        metadata=owner.metadata(ROUTER, ROUTER),
+        replicas=spec.router.replicas,
+        selector=router_selector(owner.name),
+        pod_labels=router_labels(owner.name),
+        service_account=owner.child(ROUTER),
+        image=images.router,
+        args=router_args(owner, spec),
+        resource=owner.name,
+    )
+    return overlaid(deployment, spec.router.template)
+
+
+def access(owner: Owner) -> list[Object]:
+    """Service accounts, and the router's right to see pods; a worker's account has no token and no right."""
+    router = owner.child(ROUTER)
+    return [
+        render("serviceaccount", metadata=owner.metadata(WORKER, WORKER), token=False),
+        render("serviceaccount", metadata=owner.metadata(ROUTER, ROUTER), token=True),
+        render("rolebinding", metadata=owner.metadata(ROUTER, ROUTER), role=ROUTER_ROLE, service_account=router),
+    ]
+
+
+def services(owner: Owner) -> list[Object]:
+    """The router's Service, and a headless one for the workers."""
+    http = {"http": HTTP_PORT}
+    workers = worker_selector(owner.name)
+    return [
+        render(
+            "service",
+            metadata=owner.metadata(ROUTER, ROUTER),
+            headless=False,
+            selector=router_selector(owner.name),
+            ports=http,
+        ),
+        render(
+            "service",
+            metadata=owner.metadata(WORKERS, WORKERS),
+            headless=True,
+            selector=workers,
+            ports=http | {"kv": KV_PORT},
+        ),
+    ]
+
+
+def budgets(owner: Owner, spec: Spec) -> list[Object]:
+    """Disruption budgets: a node's drain takes one pod of each Deployment at a time."""
+    pools = [
+        render(
+            "budget",
+            metadata=owner.metadata(pool.name, pool.name),
+            selector=worker_selector(owner.name, pool.name),
+        )
+        for pool in spec.pools
+    ]
+    return [*pools, render("budget", metadata=owner.metadata(ROUTER, ROUTER), selector=router_selector(owner.name))]
+
+
+def transfer_key(owner: Owner, key: str) -> Object:
+    """The Secret with the workers' shared key, 64 hex characters; made once, never applied, never read."""
+    return render("secret", metadata=owner.metadata(KEY_SECRET, WORKER), key=key)
+
+
+def pools_of(
+    owner: Owner, spec: Spec, accelerators: Mapping[str, Accelerator], images: Images, replicas: Mapping[str, int]
+) -> list[Object]:
+    """All pools' Deployments, with these replicas."""
+    return [
+        pool_deployment(
+            owner, spec, pool, accelerators[pool.hardware.accelerator], images=images, replicas=replicas[pool.name]
+        )
+        for pool in spec.pools
+    ]
+
+
+def stamped(manifest: Object) -> Object:
+    """The manifest with its digest in an annotation: so what was taken out of it shows on the live object."""
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations", {}) | {APPLIED: digest}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}

@@ -1,0 +1,46 @@
+"""Does a live object still have all that was asked of it? Defaults that the API server added are no difference."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+SUFFIXES = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def has_all(live: Any, wanted: Any) -> bool:
+    """Is every field of `wanted` in `live`? Lists must have the same length, their items likewise."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            key in live and has_all(live[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(live, list) and len(live) == len(wanted) and all(map(has_all, live, wanted))
+    return bool(live == wanted) or is_same_amount(live, wanted)
+
+
+def is_same_amount(live: Any, wanted: Any) -> bool:
+    """`0.5` and `500m` are one quantity; the API server keeps the second spelling."""
+    one, other = amount(live), amount(wanted)
+    return one is not None and one == other
+
+
+def amount(value: Any) -> Decimal | None:
+    """A quantity as a number, None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    found = re.fullmatch(r"([+-]?[0-9.]{1,32}(?:[eE][+-]?[0-9]{1,2})?)([A-Za-z]{0,2})", str(value))
+    if found is None or found[2] not in SUFFIXES:
+        return None
+    try:
+        return Decimal(found[1]) * SUFFIXES[found[2]]
+    except InvalidOperation:
+        return None

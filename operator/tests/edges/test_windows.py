@@ -1,0 +1,116 @@
+"""From Prometheus' lines to the planner's facts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.edges.errors import PrometheusError
+from tandem_operator.edges.prometheus import Facts, parse
+from tandem_operator.edges.windows import metrics_verdict, model_of, window_of
+from tandem_operator.plan.facts import Answer, Slo
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SLO = Slo(500, 40, 90)
+
+
+def line(fact, value, **labels):
+    return {
+        "metric": {"namespace": "ns", "resource": "chat", "fact": fact, **labels},
+        "value": [1767225600.0, str(value)],
+    }
+
+
+MODEL = {
+    "parameters": "135",
+    "layers": "30",
+    "hidden_size": "576",
+    "heads": "9",
+    "kv_heads": "3",
+    "head_dim": "64",
+    "vocab": "49152",
+    "element_bytes": "2",
+}
+BUSY = [
+    line("up", 4),
+    line("arrivals", 5),
+    line("requests", 4),
+    line("prompt_tokens", 400),
+    line("output_tokens", "NaN"),
+    line("ttft", 2, le="0.1"),
+    line("ttft", 4, le="0.5"),
+    line("ttft", 4, le="+Inf"),
+    line("tpot", 1, le="0.04"),
+    line("tpot", 4, le="+Inf"),
+    line("slo", 3, met="both"),
+    line("slo", 1, met="ttft"),
+    line("prefill_busy", 0.5, role="prefill"),
+    line("prefill_busy", 0.1, role="decode"),
+    line("decode_busy", 1.5, role="decode"),
+    line("waiting_tokens", 70, role="prefill"),
+    line("workers", 1, role="prefill"),
+    line("workers", 2, role="decode"),
+    line("load", 7, pod="chat-decode-a"),
+    line("model", 1, **MODEL),
+    line("backend", 1, backend="tcp"),
+]
+
+
+def facts(lines):
+    return parse(lines).get(("ns", "chat"))
+
+
+def test_a_window_of_a_busy_resource():
+    window = window_of(facts(BUSY), SLO, NOW, 20)
+    assert (window.arrival_rate, window.request_rate, window.prompt_tokens, window.output_tokens) == (5, 4, 100, None)
+    assert window.ttft_ms == 420  # 0.1 + 0.4 × (3.6 - 2) / 2
+    assert window.tpot_ms == 41, "beyond the highest bound: above it"
+    assert window.attainment == 0.75
+    assert (window.prefill.busy, window.decode.busy) == (0.5, 1.5), "a decode worker's own prefill is not the role's"
+    assert (window.prefill.waiting_tokens, window.prefill.waiting) == (70, None)
+    assert (window.prefill_workers, window.decode_workers) == (1, 2)
+    assert facts(BUSY).labelled("load") == {"chat-decode-a": 7}
+    assert model_of(facts(BUSY)).layers == 30
+
+
+def test_colocated_workers_count_with_both_roles():
+    window = window_of(facts([line("up", 1), line("workers", 2, role="both")]), SLO, NOW, 20)
+    assert (window.prefill_workers, window.decode_workers) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer", "reason"),
+    [
+        pytest.param([], Answer.UNKNOWN, "NoSamples", id="the resource is absent"),
+        pytest.param([line("up", 0)], Answer.UNKNOWN, "NoSamples", id="all targets are down"),
+        pytest.param([line("up", 2)], Answer.UNKNOWN, "NoSamples", id="up, but no rates yet"),
+        pytest.param([line("up", 2), line("arrivals", "NaN")], Answer.UNKNOWN, "NoSamples", id="NaN is not known"),
+        pytest.param([line("up", 2), line("arrivals", 0)], Answer.YES, "NoTraffic", id="up and idle"),
+        pytest.param(
+            [line("up", 2), line("arrivals", 0), line("requests", 1)], Answer.YES, "Fresh", id="the last ones finish"
+        ),
+        pytest.param([line("up", 2), line("arrivals", 3)], Answer.YES, "Fresh", id="traffic"),
+    ],
+)
+def test_metrics_verdict(lines, answer, reason):
+    verdict = metrics_verdict(facts(lines))
+    assert (verdict.answer, verdict.reason) == (answer, reason)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param([{"metric": {}, "values": [[1, "2"]]}], id="a matrix"),
+        pytest.param([{"metric": {"a": 1}, "value": [1, "2"]}], id="labels that are no text"),
+        pytest.param(["x"], id="text"),
+    ],
+)
+def test_what_is_no_vector_is_refused(answer):
+    with pytest.raises(PrometheusError):
+        parse(answer)
+
+
+def test_no_facts_no_model():
+    assert model_of(Facts()) is None
+    assert model_of(Facts(model={"layers": "x"})) is None

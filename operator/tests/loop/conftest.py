@@ -1,0 +1,254 @@
+"""An API server in memory, with the controllers that matter, so that a pass can be crashed after any of its writes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
+from tandem_operator.loop.cache import Cache
+from tandem_operator.loop.fleet import Fleet
+from tandem_operator.loop.metrics import Metrics
+from tandem_operator.loop.queue import Queue
+from tandem_operator.loop.record import Recorder
+from tandem_operator.loop.refs import Ref
+from tandem_operator.loop.resync import fill_cache
+from tandem_operator.loop.settings import Settings
+from tandem_operator.loop.world import World
+
+KIND = "DisaggregatedInference"
+REF = Ref("serving", "chat")
+CREATED = "2026-01-01T00:00:00Z"
+
+
+class CrashedError(Exception):
+    """The operator's process ended here."""
+
+
+def merged(old, new):
+    """A merge that keeps what the patch does not name; lists are replaced."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return copy.deepcopy(new)
+    return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+
+
+@dataclass
+class Api:
+    """Objects by (kind, namespace, name), resource versions that rise, preconditions that hold."""
+
+    items: dict = field(default_factory=dict)
+    version: itertools.count = field(default_factory=lambda: itertools.count(1))
+    writes: list = field(default_factory=list)
+    crash_after: int | None = None  # writes that still succeed; the one after them is the process's end
+
+    def store(self, kind, item):
+        metadata = item["metadata"]
+        metadata["resourceVersion"] = str(next(self.version))
+        metadata.setdefault("uid", f"uid-{metadata['resourceVersion']}")
+        metadata.setdefault("creationTimestamp", CREATED)
+        self.items[kind, metadata["namespace"], metadata["name"]] = item
+        return copy.deepcopy(item)
+
+    def wrote(self, *what):
+        self.writes.append(what)
+        if self.crash_after is not None:
+            if self.crash_after == 0:
+                raise CrashedError
+            self.crash_after -= 1
+
+    def find(self, kind, name):
+        return self.items.get((kind, REF.namespace, name))
+
+    def of(self, kind):
+        return [item for key, item in sorted(self.items.items()) if key[0] == kind]
+
+    # --- the verbs of edges.kube.Kube ---
+
+    async def apply(self, manifest, *, uid):
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["namespace"], metadata["name"])
+        old = self.items.get(key)
+        if uid is not None and (old is None or old["metadata"]["uid"] != uid):
+            raise ConflictError("Conflict", "uid")
+        if uid is None and old is not None:
+            raise ConflictError("Conflict", "somebody else's fields")
+        # Fields that a former apply had and this one has not are gone: all of these objects are the operator's alone.
+        kept = {"metadata": old["metadata"], "status": old.get("status", {})} if old else {}
+        found = self.store(key[0], merged(kept, manifest))
+        self.wrote("apply", *key)
+        return found
+
+    async def create(self, manifest):
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["namespace"], metadata["name"])
+        if key in self.items:
+            raise AlreadyExistsError("AlreadyExists", "there")
+        found = self.store(key[0], copy.deepcopy(manifest))
+        self.wrote("create", *key)
+        return found
+
+    async def get(self, kind, namespace, name):
+        assert kind != "Secret", "a Secret is never read"
+        return copy.deepcopy(self.items.get((kind, namespace, name)))
+
+    async def listed(self, kind, namespace, selector=""):
+        wanted = [part.split("=")[0] for part in selector.split(",") if part]
+        found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
+        return found, next(self.version)
+
+    async def patch_pod(self, pod, *, labels=None, annotations=None):
+        key = ("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
+        live = self.items.get(key)
+        if live is None:
+            raise NotFoundError("NotFound", "gone")
+        if live["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]:
+            raise ConflictError("Conflict", "newer")
+        changed = {"metadata": {"labels": labels or {}, "annotations": annotations or {}}}
+        found = self.store("Pod", merged(live, changed))
+        self.wrote("patch", *key)
+        return found
+
+    async def write_status(self, resource, status):
+        key = (KIND, resource["metadata"]["namespace"], resource["metadata"]["name"])
+        live = self.items[key]
+        found = self.store(KIND, {**live, "status": copy.deepcopy(status)})
+        self.wrote("status", *key)
+        return found
+
+    async def delete(self, manifest):
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["namespace"], metadata["name"])
+        if self.items[key]["metadata"]["uid"] != metadata["uid"]:
+            raise ConflictError("Conflict", "uid")
+        del self.items[key]
+        self.wrote("delete", *key)
+
+    # --- the cluster's own controllers ---
+
+    def settle(self, ready=True):
+        """Deployments get their pods, pods become ready; what nobody owns goes."""
+        for deployment in self.of("Deployment"):
+            name, selector = deployment["metadata"]["name"], deployment["spec"]["selector"]["matchLabels"]
+            pods = [p for p in self.of("Pod") if p["metadata"]["name"].startswith(f"{name}-")]
+            pods.sort(
+                key=lambda p: int(
+                    p["metadata"].get("annotations", {}).get("controller.kubernetes.io/pod-deletion-cost", 0)
+                )
+            )
+            for pod in pods[: max(len(pods) - deployment["spec"]["replicas"], 0)]:
+                del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+            for _ in range(deployment["spec"]["replicas"] - len(pods)):
+                labels = deployment["spec"]["template"]["metadata"]["labels"]
+                assert selector.items() <= labels.items()
+                self.store(
+                    "Pod",
+                    {
+                        "kind": "Pod",
+                        "metadata": {
+                            "name": f"{name}-{next(self.version)}",
+                            "namespace": REF.namespace,
+                            "labels": dict(labels),
+                        },
+                    },
+                )
+        for pod in self.of("Pod"):
+            if ready and "status" not in pod:
+                pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+                self.store("Pod", pod)
+            if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
+                del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+
+    def state(self):
+        """What is, without versions, times and names that chance gave."""
+        found = {}
+        for (kind, _, name), item in self.items.items():
+            if kind in {"Event", "Secret"}:
+                continue
+            if kind == "Pod":
+                labels = item["metadata"]["labels"]
+                key = ("Pod", labels.get("tandem.dev/pool", "router"), labels.get("tandem.dev/role", ""))
+                found[key] = found.get(key, 0) + 1
+            elif kind == KIND:
+                decision = item["status"]["decision"]
+                found[kind] = (decision["target"], item["status"]["ratio"], item["status"]["observedGeneration"])
+            else:
+                found[kind, name] = copy.deepcopy(item.get("spec"))
+        return found
+
+
+class Silent:
+    """A Prometheus that has nothing to say."""
+
+    async def ask(self):
+        return {}
+
+
+def body_of(**spec):
+    return {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": KIND,
+        "metadata": {"name": "chat", "namespace": "serving", "generation": 1},
+        "spec": {
+            "model": {"source": "file:///models/m", "servedName": "m"},
+            "pools": [
+                {
+                    "name": "prefill",
+                    "role": "Prefill",
+                    "hardware": {"accelerator": "h100-sxm"},
+                    "replicas": {"min": 1, "max": 3},
+                },
+                {
+                    "name": "decode",
+                    "role": "Decode",
+                    "hardware": {"accelerator": "h200-sxm"},
+                    "replicas": {"min": 1, "max": 4, "initial": 2},
+                },
+            ],
+            "slo": {"ttftMilliseconds": 500, "tpotMilliseconds": 40},
+            "router": {"replicas": 1},
+            **spec,
+        },
+    }
+
+
+@pytest.fixture
+def api():
+    """An API server with one resource, `serving/chat`."""
+    found = Api()
+    found.store(KIND, body_of())
+    return found
+
+
+@pytest.fixture
+def edit(api):
+    """Change the resource's spec as a user does: the generation rises."""
+
+    def change(how):
+        item = copy.deepcopy(api.find(KIND, "chat"))
+        how(item["spec"])
+        item["metadata"]["generation"] += 1
+        api.store(KIND, item)
+
+    return change
+
+
+async def fresh_world(api):
+    """An operator that has just started: it knows what the API server has, and nothing else."""
+    world = World(Settings(), api, Cache(), Fleet(Silent(), 60), Queue(lambda: 0.0), Recorder(""), Metrics())
+    await fill_cache(world)
+    return world
+
+
+@pytest.fixture
+def start(api):
+    """Start an operator anew."""
+    return lambda: fresh_world(api)
+
+
+@pytest.fixture
+def now():
+    return datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,0 +1,81 @@
+"""What pods say is wrong, and which words reach the status."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem_operator.loop.faults import lacks_config, scheduling_fault, stalling_fault
+
+
+def pod(pod_name="w-1", deleting=False, conditions=(), **container):
+    metadata = {"name": pod_name, **({"deletionTimestamp": "now"} if deleting else {})}
+    status = {"conditions": list(conditions)}
+    if container:
+        status["containerStatuses"] = [
+            {"name": "worker", "image": "img:1", "ready": False, "restartCount": 0, **container}
+        ]
+    return {"metadata": metadata, "status": status}
+
+
+def waiting(reason, message=""):
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+def ended(code, message="", key="lastState"):
+    return {key: {"terminated": {"exitCode": code, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "words"),
+    [
+        pytest.param(pod(), None, "", id="no container yet"),
+        pytest.param(pod(**waiting("ContainerCreating")), None, "", id="starting"),
+        pytest.param(pod(**waiting("ImagePullBackOff", "back-off")), "ImagePullFailed", "img:1", id="image"),
+        pytest.param(pod(**waiting("ErrImagePull")), "ImagePullFailed", "w-1", id="image, first try"),
+        pytest.param(
+            pod(**ended(2, "no directory /m", "state")), "ModelLoadFailed", "no directory /m", id="model, just ended"
+        ),
+        pytest.param(pod(**ended(2, "no directory /m")), "ModelLoadFailed", "no directory /m", id="model, in back-off"),
+        pytest.param(pod("r-1", name="router", **ended(2)), None, "", id="2 of a router is another thing"),
+        pytest.param(pod(ready=True, **ended(2)), None, "", id="it runs now"),
+        pytest.param(pod(restartCount=1, **ended(1)), None, "", id="one crash is chance"),
+        pytest.param(pod(restartCount=3, **ended(1, "boom\n  at x")), "CrashLoop", "boom at x", id="crash loop"),
+        pytest.param(pod(restartCount=9, **ended(0)), None, "", id="ended well"),
+        pytest.param(pod(deleting=True, **waiting("ImagePullBackOff")), None, "", id="on its way out"),
+        pytest.param(pod(**ended(2, "x" * 5000)), "ModelLoadFailed", "…", id="long words are cut"),
+    ],
+)
+def test_stalling_fault(found, reason, words):
+    fault = stalling_fault([pod("other"), found])
+    assert (fault.reason if fault else None) == reason
+    if fault:
+        assert words in fault.message
+        assert len(fault.message) < 700
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes: Insufficient rdma/x",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        pytest.param(pod(conditions=[UNSCHEDULABLE]), "Insufficient rdma/x", id="no node"),
+        pytest.param(pod(conditions=[{**UNSCHEDULABLE, "status": "True"}]), None, id="scheduled"),
+        pytest.param(pod(conditions=[{**UNSCHEDULABLE, "reason": "SchedulingGated"}]), None, id="gated on purpose"),
+    ],
+)
+def test_scheduling_fault(found, words):
+    fault = scheduling_fault([found])
+    assert (fault is None) == (words is None)
+    if fault:
+        assert words in fault.message
+
+
+def test_lacks_config():
+    assert lacks_config([pod(**waiting("CreateContainerConfigError"))])
+    assert not lacks_config([pod(**waiting("ContainerCreating"))])

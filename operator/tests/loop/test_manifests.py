@@ -1,0 +1,112 @@
+"""What is shipped: it renders, it asks for no more rights than the operator uses, and every setting in it is known."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tandem_operator.edges.kinds import KINDS
+from tandem_operator.loop.handlers import CHILDREN
+from tandem_operator.loop.settings import from_environment
+
+REPO = Path(__file__).resolve().parents[3]
+CHART = REPO / "charts/tandem"
+RULES = yaml.safe_load((REPO / "manifests/base/role.yaml").read_text())["rules"]
+
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    done = subprocess.run(
+        ["kubectl", "kustomize", "manifests/overlays/local"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=REPO,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def verbs(group, resource):
+    return {v for rule in RULES if group in rule["apiGroups"] and resource in rule["resources"] for v in rule["verbs"]}
+
+
+def test_no_right_is_a_star_and_no_secret_is_read():
+    assert "*" not in str(RULES)
+    assert verbs("", "secrets") == {"create"}
+    assert verbs("events.k8s.io", "events") == {"create"}
+    assert "pods/exec" not in str(RULES)
+    assert verbs("tandem.dev", "disaggregatedinferences") == {"get", "list", "watch"}
+    assert verbs("tandem.dev", "disaggregatedinferences/status") == {"patch"}
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+def test_every_child_that_is_watched_may_be_watched_and_written(kind):
+    place = KINDS[kind]
+    found = verbs(place.group, place.plural)
+    assert {"get", "list", "watch", "patch"} <= found
+    assert ("delete" in found) == (kind != "Pod"), "pods are never deleted by the operator"
+
+
+def test_what_the_router_may_the_operator_may_too():
+    router = yaml.safe_load((REPO / "manifests/base/router-role.yaml").read_text())
+    for rule in router["rules"]:
+        for resource in rule["resources"]:
+            assert set(rule["verbs"]) <= verbs(rule["apiGroups"][0], resource), (
+                "else the API server refuses the binding"
+            )
+
+
+@needs_kubectl
+def test_the_local_overlay_renders_with_local_images_and_known_settings(rendered):
+    deployments = {d["metadata"]["name"]: d for d in rendered if d["kind"] == "Deployment"}
+    assert set(deployments) == {"tandem-operator", "prometheus"}
+    for deployment in deployments.values():
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["image"].endswith(":local")
+        assert container["command"], "the one-machine cluster starts commands, not images"
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    env = deployments["tandem-operator"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    found = from_environment({e["name"]: e.get("value", "x") for e in env if e["name"].startswith("TANDEM_")})
+    assert found.images.worker.endswith(":local")
+    assert found.metrics_window_seconds == 20
+
+
+@needs_kubectl
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_reads_the_local_configuration(rendered, tmp_path):
+    (config,) = [d for d in rendered if d["kind"] == "ConfigMap" and d["metadata"]["name"] == "prometheus"]
+    path = tmp_path / "prometheus.yaml"
+    path.write_text(config["data"]["prometheus.yaml"])
+    done = subprocess.run(
+        ["promtool", "check", "config", str(path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    address = {s["metadata"]["name"]: s["spec"].get("clusterIP") for s in rendered if s["kind"] == "Service"}
+    assert address["tandem-operator"] in path.read_text()
+    assert address["prometheus"] in str(rendered)
+
+
+def test_the_chart_gives_the_rights_of_the_base():
+    assert yaml.safe_load((CHART / "files/operator-rules.yaml").read_text()) == RULES
+
+
+def test_the_chart_carries_the_generated_crd():
+    assert (CHART / "files/crd.yaml").read_text() == (REPO / "crds/tandem.dev_disaggregatedinferences.yaml").read_text()
+
+
+def test_the_chart_uses_every_value_and_knows_no_other():
+    used = set(re.findall(r"\.Values\.([a-zA-Z]+)", "".join(p.read_text() for p in (CHART / "templates").iterdir())))
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert used == set(values)
+    settings = set(re.findall(r"name: (TANDEM_\w+)", (CHART / "templates/deployment.yaml").read_text()))
+    fields = {f"TANDEM_{name.upper()}" for name in type(from_environment({})).model_fields}
+    assert settings <= fields

@@ -1,0 +1,77 @@
+"""Dirty keys: one pass at a time, none lost, failures slow down."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tandem_operator.loop.queue import Queue, backoff_s, work
+from tandem_operator.loop.refs import Done, Failed, Ref, Waiting
+
+A, B = Ref("ns", "a"), Ref("ns", "b")
+
+
+@pytest.mark.parametrize(("failures", "delay"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (500, 60)])
+def test_backoff(failures, delay):
+    assert backoff_s(failures) == delay
+
+
+async def test_a_key_is_taken_once_however_often_it_was_marked():
+    queue = Queue()
+    for ref in (A, A, B, A):
+        queue.mark(ref)
+    assert [await queue.take(), await queue.take()] == [A, B]
+    assert queue._ready.empty()
+
+
+async def test_a_key_that_is_marked_while_it_runs_runs_again_and_not_beside_itself():
+    queue = Queue()
+    queue.mark(A)
+    await queue.take()
+    queue.mark(A)
+    assert queue._ready.empty()
+    queue.finish(A, Done())
+    assert await asyncio.wait_for(queue.take(), 1) == A
+
+
+async def test_waiting_comes_back_and_the_sooner_time_counts():
+    queue = Queue(lambda: 0.0)
+    queue.mark(A)
+    await queue.take()
+    queue.finish(A, Waiting("X", "x", 3600))
+    queue.mark_later(A, 0.01)
+    queue.mark_later(A, 3600)
+    assert await asyncio.wait_for(queue.take(), 5) == A
+
+
+async def test_a_worker_outlives_a_pass_that_raises_or_hangs():
+    queue, seen = Queue(lambda: 0.0), []
+    done = asyncio.Event()
+
+    async def run(ref):
+        seen.append(ref)
+        if ref == A and len(seen) == 1:
+            raise ValueError("boom")
+        if ref == A:
+            await asyncio.sleep(3600)
+        done.set()
+        return Done()
+
+    worker = asyncio.create_task(work(queue, run, deadline_s=0.05))
+    queue.mark(A)
+    queue.mark(B)
+    await asyncio.wait_for(done.wait(), 5)
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    assert seen[:2] == [A, B]
+    assert queue.oldest_pass_s() == 0
+
+
+def test_what_is_the_same_is_said_once(caplog):
+    queue = Queue()
+    with caplog.at_level("INFO"):
+        for outcome in (Done(), Failed("X", "x"), Failed("X", "x"), Done(), Done()):
+            queue.say(A, outcome)
+    assert [record.getMessage() for record in caplog.records] == ["ns/a: X: x", "ns/a: as planned"]

@@ -1,0 +1,41 @@
+"""Settings from the environment: a typing error shows at the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem_operator.api.catalogue import CATALOGUE, BadCatalogueError, to_data
+from tandem_operator.loop.catalogue import load
+from tandem_operator.loop.settings import SettingsError, from_environment
+
+
+def test_defaults_and_values():
+    found = from_environment({"TANDEM_METRICS_WINDOW_SECONDS": "20", "PATH": "/bin", "TANDEM_WORKER_IMAGE": "w:1"})
+    assert (found.metrics_window_seconds, found.images.worker, found.namespace) == (20, "w:1", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TANDEM_PROMETHEUS_URL", "ftp://x"),
+        ("TANDEM_PROMETHEUS_URL", "http://user:word@host"),
+        ("TANDEM_METRICS_WINDOW_SECONDS", "soon"),
+        ("TANDEM_RECONCILE_WORKERS", "0"),
+        ("TANDEM_PROMETEUS_URL", "http://host"),
+        ("TANDEM_NAMESPACE", 'x"y'),
+    ],
+)
+def test_a_wrong_variable_is_named(name, value):
+    with pytest.raises(SettingsError, match=name):
+        from_environment({name: value})
+
+
+def test_the_catalogue_is_the_mounted_one_where_there_is_one(tmp_path):
+    assert load("") is CATALOGUE
+    assert load(str(tmp_path)) is CATALOGUE
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "mine").write_text(to_data()["l4"])
+    assert set(load(str(tmp_path))) == {"mine"}
+    (tmp_path / "bad").write_text("{")
+    with pytest.raises(BadCatalogueError, match="bad"):
+        load(str(tmp_path))

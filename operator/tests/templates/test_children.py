@@ -1,0 +1,224 @@
+"""The children of a resource, as the API server gets them."""
+
+from __future__ import annotations
+
+import copy
+
+import jinja2
+import pytest
+
+from tandem_operator.api.catalogue import CATALOGUE
+from tandem_operator.api.v1alpha1 import read
+from tandem_operator.templates import children
+from tandem_operator.templates.names import Owner
+from tandem_operator.templates.render import render
+
+OWNER = Owner("chat", "serving", "uid-1")
+IMAGES = children.Images("worker:1", "router:1")
+BODY = {
+    "apiVersion": "tandem.dev/v1alpha1",
+    "kind": "DisaggregatedInference",
+    "metadata": {"name": "chat", "namespace": "serving", "uid": "uid-1", "generation": 1},
+    "spec": {
+        "model": {"source": "file:///models/m", "servedName": "m", "maxContext": 2048},
+        "pools": [
+            {
+                "name": "prefill",
+                "role": "Prefill",
+                "hardware": {"accelerator": "h100-sxm"},
+                "replicas": {"min": 1, "max": 4},
+            },
+            {
+                "name": "decode",
+                "role": "Decode",
+                "hardware": {"accelerator": "h200-sxm"},
+                "replicas": {"min": 1, "max": 4},
+            },
+        ],
+        "slo": {"ttftMilliseconds": 500, "tpotMilliseconds": 40},
+    },
+}
+
+
+def spec(**changed):
+    body = copy.deepcopy(BODY)
+    body["spec"].update(changed)
+    return read(body).spec
+
+
+def everything(found):
+    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {pool.name: 2 for pool in found.pools})
+    router = children.router_deployment(OWNER, found, IMAGES)
+    key = children.transfer_key(OWNER, "ab" * 32)
+    return [
+        *children.access(OWNER),
+        *children.services(OWNER),
+        *pools,
+        router,
+        *children.budgets(OWNER, found),
+        key,
+    ]
+
+
+def worker(found, pool=0):
+    return children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})[pool]
+
+
+def container(deployment):
+    return deployment["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_names_and_kinds():
+    found = {(m["kind"], m["metadata"]["name"]) for m in everything(spec())}
+    assert found == {
+        ("ServiceAccount", "chat-worker"),
+        ("ServiceAccount", "chat-router"),
+        ("RoleBinding", "chat-router"),
+        ("Service", "chat-router"),
+        ("Service", "chat-workers"),
+        ("Deployment", "chat-prefill"),
+        ("Deployment", "chat-decode"),
+        ("Deployment", "chat-router"),
+        ("PodDisruptionBudget", "chat-prefill"),
+        ("PodDisruptionBudget", "chat-decode"),
+        ("PodDisruptionBudget", "chat-router"),
+        ("Secret", "chat-transfer-key"),
+    }
+
+
+@pytest.mark.parametrize("manifest", everything(spec()), ids=lambda m: f"{m['kind']}-{m['metadata']['name']}")
+def test_every_child_is_labelled_and_owned(manifest):
+    metadata = manifest["metadata"]
+    assert metadata["labels"]["app.kubernetes.io/managed-by"] == "tandem-operator"
+    assert metadata["labels"]["tandem.dev/resource"] == "chat"
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("uid-1", True, False)
+    assert metadata["namespace"] == "serving"
+
+
+def test_the_role_is_on_the_pod_and_in_no_selector():
+    for manifest in everything(spec()):
+        selector = manifest.get("spec", {}).get("selector", {})
+        assert "tandem.dev/role" not in selector.get("matchLabels", selector)
+    assert worker(spec())["spec"]["template"]["metadata"]["labels"]["tandem.dev/role"] == "prefill"
+    assert worker(spec(), 1)["spec"]["template"]["metadata"]["labels"]["tandem.dev/role"] == "decode"
+
+
+def test_a_workers_command_is_as_the_borders_say():
+    found = container(worker(spec(engine={"args": ["--max-batch", "8"]})))
+    assert found["command"] == ["tandem-worker"]
+    assert found["args"] == [
+        "--model",
+        "file:///models/m",
+        "--served-name",
+        "m",
+        "--dtype",
+        "bfloat16",
+        "--max-context",
+        "2048",
+        "--host",
+        "$(POD_IP)",
+        "--port",
+        "8000",
+        "--kv-port",
+        "8001",
+        "--transfer-backend",
+        "tcp",
+        "--max-batch",
+        "8",
+    ]
+    threads = children.Images("w", "r", worker_threads=1)
+    assert "--threads" in children.worker_args(spec(), threads)
+
+
+def test_a_routers_command_has_the_targets():
+    found = container(children.router_deployment(OWNER, spec(), IMAGES))
+    assert found["command"] == ["tandem-router"]
+    words = "--namespace serving --resource chat --host 0.0.0.0 --port 8000 --ttft-ms 500 --tpot-ms 40"
+    assert found["args"] == words.split()
+
+
+RDMA = {"rdma": {"mode": "SharedDevice", "resource": "rdma/hca", "count": 2}}
+
+
+@pytest.mark.parametrize(
+    ("transfer", "devices", "capabilities"),
+    [
+        pytest.param({}, {"nvidia.com/gpu": "1"}, {"drop": ["ALL"]}, id="no RDMA, no capability"),
+        pytest.param(RDMA, {"nvidia.com/gpu": "1", "rdma/hca": "2"}, {"drop": ["ALL"], "add": ["IPC_LOCK"]}, id="RDMA"),
+    ],
+)
+def test_devices(transfer, devices, capabilities):
+    found = container(worker(spec(transfer=transfer)))
+    assert found["resources"] == {"limits": devices, "requests": devices}
+    assert found["securityContext"]["capabilities"] == capabilities
+
+
+def test_a_gpu_worker_asks_for_its_product_and_tolerates_its_taint():
+    pod = worker(spec(), 1)["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}]
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+def test_a_cpu_worker_asks_for_no_device():
+    pools = copy.deepcopy(BODY["spec"]["pools"])
+    pools[0]["hardware"] = {"accelerator": "cpu"}
+    pod = worker(spec(pools=pools))["spec"]["template"]["spec"]
+    assert "affinity" not in pod
+    assert "tolerations" not in pod
+    assert "resources" not in pod["containers"][0]
+
+
+@pytest.mark.parametrize(
+    "deployment", [m for m in everything(spec()) if m["kind"] == "Deployment"], ids=lambda m: m["metadata"]["name"]
+)
+def test_pods_are_restricted_and_probed(deployment):
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (found,) = pod["containers"]
+    assert found["securityContext"]["readOnlyRootFilesystem"] is True
+    assert found["securityContext"]["allowPrivilegeEscalation"] is False
+    assert found["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert found["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert pod["terminationGracePeriodSeconds"] == 40
+    assert [e["name"] for e in found["env"]][:4] == ["POD_NAME", "POD_IP", "POD_NAMESPACE", "TANDEM_RESOURCE"]
+
+
+def test_a_workers_account_has_no_token():
+    account, router, binding = children.access(OWNER)
+    assert account["automountServiceAccountToken"] is False
+    assert worker(spec())["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert router["automountServiceAccountToken"] is True
+    assert binding["roleRef"]["name"] == "tandem-router"
+    assert binding["subjects"][0] == {"kind": "ServiceAccount", "name": "chat-router", "namespace": "serving"}
+
+
+@pytest.mark.parametrize("text", ['x"y', "a: b", "{{ 7*7 }}", "line\nbreak", "# none", "<&>'"])
+def test_every_scalar_is_quoted(text):
+    manifest = render("secret", metadata={"name": text}, key=text)
+    assert manifest["metadata"]["name"] == text
+    assert manifest["stringData"]["key"] == text
+
+
+def test_a_missing_value_is_an_error():
+    with pytest.raises((jinja2.UndefinedError, TypeError)):
+        render("secret", metadata={"name": "x"})
+
+
+def test_the_stamp_follows_every_change():
+    def stamp(found):
+        return children.stamped(worker(found))["metadata"]["annotations"]["tandem.dev/applied"]
+
+    template = {"nodeSelector": {"disk": "fast"}}
+    pools = copy.deepcopy(BODY["spec"]["pools"])
+    pools[0]["template"] = template
+    assert stamp(spec()) == stamp(spec())
+    assert stamp(spec()) != stamp(spec(pools=pools))

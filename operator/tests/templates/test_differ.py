@@ -1,0 +1,29 @@
+"""When a live object counts as what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem_operator.templates.differ import has_all
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        pytest.param({"a": 1, "b": 2}, {"a": 1}, True, id="a default was added"),
+        pytest.param({"a": 1}, {"a": 1, "b": 2}, False, id="a field is missing"),
+        pytest.param({"a": {"b": 1}}, {"a": {"b": 2}}, False, id="a nested value moved"),
+        pytest.param([{"a": 1, "d": 0}], [{"a": 1}], True, id="an item with defaults"),
+        pytest.param([{"a": 1}, {"b": 1}], [{"a": 1}], False, id="an item too many"),
+        pytest.param({"cpu": "500m"}, {"cpu": "0.5"}, True, id="one quantity, two spellings"),
+        pytest.param({"cpu": "1"}, {"cpu": "1000m"}, True, id="a core"),
+        pytest.param({"m": "1Gi"}, {"m": "1073741824"}, True, id="a gibibyte"),
+        pytest.param({"m": "1G"}, {"m": "1Gi"}, False, id="G is not Gi"),
+        pytest.param({"x": "1e3"}, {"x": "1k"}, True, id="an exponent"),
+        pytest.param({"x": True}, {"x": "1"}, False, id="a boolean is no quantity"),
+        pytest.param({"x": "..."}, {"x": "1"}, False, id="dots are no quantity"),
+        pytest.param(None, {"a": 1}, False, id="nothing there"),
+    ],
+)
+def test_has_all(live, wanted, same):
+    assert has_all(live, wanted) is same

@@ -1,0 +1,90 @@
+"""The router's HTTP face: an allow-list of paths; everything else is a 404 in OpenAI's words."""
+
+from __future__ import annotations
+
+import aiohttp
+from aiohttp import web
+
+from tandem_router.attempts import CONNECT_S
+from tandem_router.errors import RefusedError, refusal
+from tandem_router.ledger import Ledger
+from tandem_router.placement import Pair
+from tandem_router.proxy import MAX_BODY, Proxy
+from tandem_router.workers import Registry
+
+COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+LOOKS = ("/v1/models", "/health", "/ready", "/metrics")
+MODELS_S = 5.0
+MODELS_TRIES = 3
+LONGEST_MODELS = 1024 * 1024
+
+
+class Face:
+    """Everything but completions, which `Proxy` serves. `synced` becomes true with the first list of workers."""
+
+    def __init__(self, registry: Registry, session: aiohttp.ClientSession, ledger: Ledger, proxy: Proxy) -> None:
+        self._registry = registry
+        self._session = session
+        self._ledger = ledger
+        self._proxy = proxy
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=MAX_BODY)
+        for path in COMPLETIONS:
+            app.router.add_post(path, self._proxy.completion)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/ready", self.ready)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_route("*", "/{rest:.*}", self.nowhere)
+        return app
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """The process is alive."""
+        return web.Response(text="ok\n")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """May clients come? Not while draining, and not before a worker that can serve is known."""
+        if self._proxy.draining:
+            return web.Response(status=503, text="draining\n")
+        choice = self._registry.can_place(_now(request))
+        if isinstance(choice, Pair):
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text=f"{choice.reason}\n")
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """Prometheus' text format."""
+        return web.Response(
+            body=self._ledger.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def models(self, _request: web.Request) -> web.Response:
+        """The list of the first worker that gives one: all workers of a resource serve the same model."""
+        timeout = aiohttp.ClientTimeout(total=MODELS_S, sock_connect=CONNECT_S)
+        troubles = []
+        for worker in [w for w in self._registry.workers if w.can_serve][:MODELS_TRIES]:
+            try:
+                async with self._session.get(f"http://{worker.address}/v1/models", timeout=timeout) as response:
+                    body = await response.content.read(LONGEST_MODELS)
+                    if response.status == 200:
+                        return web.Response(body=body, content_type="application/json")
+                    troubles.append(f"{worker.name} answered {response.status}")
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                troubles.append(f"{worker.name}: {type(error).__name__} {error}")
+        words = "; ".join(troubles) or "no worker is ready"
+        return refusal(
+            RefusedError(503, f"The list of models is not to be had: {words}.", "no_worker", retry_after_s=1)
+        )
+
+    async def nowhere(self, request: web.Request) -> web.Response:
+        """A path or a method that is not served."""
+        if request.path in (*COMPLETIONS, *LOOKS):
+            return refusal(
+                RefusedError(405, f"{request.method} is not a method of {request.path}.", "method_not_allowed")
+            )
+        return refusal(RefusedError(404, f"There is no {request.method} {request.path} here.", "unknown_url"))
+
+
+def _now(request: web.Request) -> float:
+    return request.loop.time()

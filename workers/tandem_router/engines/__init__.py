@@ -1,0 +1,1 @@
+"""How the router speaks with each engine's workers: one protocol a file."""

@@ -1,0 +1,146 @@
+"""A completion's way: read, placed, answered by one stream that is spliced back as it was written."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from tandem_router.asked import Asked, read_asked
+from tandem_router.attempts import Answer, Attempts
+from tandem_router.deadline import Deadline
+from tandem_router.engines.base import Engine
+from tandem_router.errors import RefusedError, refusal
+from tandem_router.ledger import CLIENT_GONE, Journey, Ledger
+from tandem_router.splice import Splice
+
+MAX_BODY = 4 * 1024 * 1024
+MAX_INFLIGHT = 4096
+# What of a client's headers goes on to the worker: everything else ends here, `x-tandem-*` above all.
+TO_WORKER = ("traceparent", "tracestate")
+TO_CLIENT = (
+    "Content-Type",
+    "Cache-Control",
+    "Retry-After",
+    "x-tandem-path",
+    "x-tandem-worker",
+    "x-tandem-prefill-worker",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each thing may take, in seconds."""
+
+    body: float = 30.0
+    first_byte: float = 120.0
+    whole_answer: float = 600.0  # not streamed: its first byte is its last
+    between_bytes: float = 60.0
+    slow_reader: float = 30.0
+
+
+class Proxy:
+    """Serves `/v1/chat/completions` and `/v1/completions`."""
+
+    def __init__(self, attempts: Attempts, engine: Engine, ledger: Ledger, patience: Patience) -> None:
+        self._attempts = attempts
+        self._engine = engine
+        self._ledger = ledger
+        self._patience = patience
+        self.draining = False
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
+        """Whatever happens, the request ends once in the ledger."""
+        request_id = uuid.uuid4().hex
+        journey = self._ledger.arrive()
+        try:
+            with Deadline() as deadline:
+                response = await self._serve(request, journey, deadline, request_id)
+        except RefusedError as error:
+            journey.code = error.status
+            response = refusal(error, request_id)
+        except asyncio.CancelledError:
+            journey.code = CLIENT_GONE
+            raise
+        finally:
+            self._ledger.end(journey)
+        if self.draining and not response.prepared:
+            response.force_close()
+        return response
+
+    async def _serve(
+        self, request: web.Request, journey: Journey, deadline: Deadline, request_id: str
+    ) -> web.StreamResponse:
+        if self._ledger.inflight > MAX_INFLIGHT:
+            raise RefusedError(
+                429, f"This router serves {MAX_INFLIGHT} requests already.", "router_full", retry_after_s=1
+            )
+        asked = read_asked(await self._body(request, deadline))
+        if asked.stream:
+            self._ledger.streams(journey)
+        answer = await self._answer(request, asked, deadline, request_id)
+        try:
+            journey.path = answer.response.headers.get("x-tandem-path", "")
+            headers = _passed_on(answer.response, request_id)
+            if not answer.streamed:
+                return self._whole(answer, journey, headers)
+            response = web.StreamResponse(headers=headers)
+            if self.draining:
+                response.force_close()
+            await Splice(
+                request=request,
+                response=response,
+                answer=answer,
+                stream=self._engine.stream(keep_usage=asked.wants_usage),
+                journey=journey,
+                ledger=self._ledger,
+                deadline=deadline,
+                between_bytes_s=self._patience.between_bytes,
+                slow_reader_s=self._patience.slow_reader,
+            ).run()
+            return response
+        finally:
+            answer.close()
+
+    async def _body(self, request: web.Request, deadline: Deadline) -> bytes:
+        if (request.content_length or 0) > MAX_BODY:
+            raise _too_large()
+        try:
+            return await deadline.of(self._patience.body, request.read())
+        except web.HTTPRequestEntityTooLarge as error:
+            raise _too_large() from error
+        except TimeoutError as error:
+            raise RefusedError(408, f"The body did not arrive within {self._patience.body:g} s.", "timeout") from error
+        except web.RequestPayloadError as error:
+            raise RefusedError(400, f"The body cannot be read: {error}", "invalid_body") from error
+
+    async def _answer(self, request: web.Request, asked: Asked, deadline: Deadline, request_id: str) -> Answer:
+        headers = {name: request.headers[name] for name in TO_WORKER if name in request.headers}
+        headers["Content-Type"] = "application/json"
+        limit = self._patience.first_byte if asked.stream else self._patience.whole_answer
+        try:
+            return await deadline.of(limit, self._attempts.answer(asked, request.path, headers, request_id))
+        except TimeoutError as error:
+            what = "first byte" if asked.stream else "answer"
+            raise RefusedError(
+                504, f"No {what} from a worker within {limit:g} s.", "timeout", retry_after_s=5
+            ) from error
+
+    def _whole(self, answer: Answer, journey: Journey, headers: dict[str, str]) -> web.Response:
+        journey.code = answer.response.status
+        if journey.code == 200:
+            journey.usage = self._engine.usage(answer.body)
+        return web.Response(status=answer.response.status, body=answer.body, headers=headers)
+
+
+def _passed_on(response: aiohttp.ClientResponse, request_id: str) -> dict[str, str]:
+    headers = {name: response.headers[name] for name in TO_CLIENT if name in response.headers}
+    headers["x-tandem-request-id"] = request_id
+    return headers
+
+
+def _too_large() -> RefusedError:
+    return RefusedError(413, f"The body is larger than {MAX_BODY} bytes.", "body_too_large")

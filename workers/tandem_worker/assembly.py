@@ -1,0 +1,115 @@
+"""Engine, tokenizer, transfer and HTTP side are put together here, and taken apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem_worker.engine import Engine, EngineError, EngineSettings, Tokenizer, load_model, load_tokenizer
+from tandem_worker.server.bridge import Bridge
+from tandem_worker.server.service import Loaded, Service
+from tandem_worker.transfer.handshake import Identity, new_incarnation
+from tandem_worker.transfer.node import Node
+from tandem_worker.transfer.tcp import TcpTransfer
+from tandem_worker.transfer.ticket import State
+
+if TYPE_CHECKING:
+    from tandem_worker.settings import Settings
+
+LOG = logging.getLogger(__name__)
+ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedParts:
+    """What takes long to make."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A serving worker."""
+
+    engine: Engine
+    node: Node
+    kv_port: int
+
+    async def stop(self) -> None:
+        """End the connections, then the engine."""
+        await self.node.stop()
+        try:
+            await asyncio.to_thread(self.engine.stop)
+        except EngineError as error:
+            LOG.warning("%s", error)
+
+
+def load(settings: Settings) -> LoadedParts:
+    """Model and tokenizer from the directory. Raises ModelLoadError. Runs beside the event loop."""
+    sizes = EngineSettings(
+        dtype=settings.dtype,
+        max_context=settings.max_context,
+        page_tokens=settings.page_tokens,
+        kv_memory_mib=settings.kv_memory_mib,
+        chunk_tokens=settings.chunk_tokens,
+        max_batch=settings.max_batch,
+        max_queue=settings.max_queue,
+        threads=settings.threads,
+    )
+    model = load_model(settings.model, sizes)
+    tokenizer = load_tokenizer(settings.model)
+    return LoadedParts(Engine(model, sizes), tokenizer)
+
+
+async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
+    """Start everything; the service is ready afterwards. Raises OSError where the kv port cannot be had."""
+    engine = parts.engine
+    info = engine.info
+    identity = Identity(
+        model=settings.served_name,
+        config_hash=info.config_hash,
+        dtype=settings.dtype,
+        page_tokens=settings.page_tokens,
+        layers=info.layers,
+        kv_heads=info.kv_heads,
+        head_dim=info.head_dim,
+        worker=settings.worker,
+        incarnation=new_incarnation(),
+    )
+    post = Bridge(asyncio.get_running_loop()).post
+    node = Node(
+        engine,
+        TcpTransfer(identity),
+        identity,
+        settings.key,
+        max_context=settings.max_context,
+        post=post,
+        meter=service.metrics,
+        prefill_timeout_s=settings.prefill_timeout_s,
+        local_host=None if settings.host in ANY_ADDRESS else settings.host,
+    )
+    kv_port = await node.start(settings.host, settings.kv_port)
+    engine.start()
+    decode = node.decode
+    service.metrics.describe_worker(
+        info,
+        settings.backend,
+        engine.stats,
+        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED)),
+    )
+    service.become_ready(
+        Loaded(
+            engine=engine,
+            tokenizer=parts.tokenizer,
+            node=node,
+            post=post,
+            own_address=(settings.host, kv_port),
+            max_context=settings.max_context,
+            page_tokens=settings.page_tokens,
+            max_queue=settings.max_queue,
+        )
+    )
+    return Assembled(engine, node, kv_port)

@@ -1,0 +1,98 @@
+"""From sequences to the tensors of one forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tandem_worker.engine.llama import Batch, Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tandem_worker.engine.sequence import SequenceState
+
+MAX_GROUP_PAGES = 512  # gathered at once; larger copies do not stay in the cache until they are used
+MIN_SPREAD_PAGES = 8  # groups whose lengths differ by less are not worth splitting: a group costs a few calls a layer
+
+
+def decode_batch(
+    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype
+) -> tuple[Batch, list[SequenceState]]:
+    """One row each: the last token. Also the sequences in the order of the rows."""
+    ordered = sorted(sequences, key=lambda one: -len(one.pages))
+    groups: list[Group] = []
+    for start, end in length_groups([len(one.pages) for one in ordered]):
+        groups.append(_decode_group(ordered[start:end], page_tokens, dtype))
+    positions = [len(one.tokens) - 1 for one in ordered]
+    batch = Batch(
+        tokens=torch.tensor([one.tokens[-1] for one in ordered]),
+        positions=torch.tensor(positions),
+        page=torch.tensor([one.pages[at // page_tokens] for one, at in zip(ordered, positions, strict=True)]),
+        slot=torch.tensor([at % page_tokens for at in positions]),
+        groups=tuple(groups),
+        wanted=torch.arange(len(ordered)),
+    )
+    return batch, ordered
+
+
+def length_groups(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut a descending list of page counts into (start, end) ranges: little padding in each, and none too large."""
+    groups: list[tuple[int, int]] = []
+    start = 0
+    for at in range(1, len(lengths) + 1):
+        if at == len(lengths) or _starts_group(lengths[start], lengths[at], at - start):
+            groups.append((start, at))
+            start = at
+    return groups
+
+
+def _starts_group(longest: int, length: int, members: int) -> bool:
+    padding = longest - length
+    return padding > max(MIN_SPREAD_PAGES, longest // 4) or (members + 1) * longest > MAX_GROUP_PAGES
+
+
+def _decode_group(ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype) -> Group:
+    width = len(ordered[0].pages)
+    pages = [one.pages + [one.pages[0]] * (width - len(one.pages)) for one in ordered]
+    lengths = torch.tensor([len(one.tokens) for one in ordered]).unsqueeze(1)
+    hidden = torch.arange(width * page_tokens) >= lengths
+    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return Group(len(ordered), 1, torch.tensor(pages).view(-1), mask[:, None, None, :])
+
+
+def prefill_batch(pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype) -> Batch:
+    """The next `count` tokens of each sequence; logits of the last row of those that this completes."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    pages: list[int] = []
+    groups: list[Group] = []
+    wanted: list[int] = []
+    for sequence, count in pieces:
+        span = range(sequence.computed, sequence.computed + count)
+        tokens += sequence.tokens[span.start : span.stop]
+        positions += span
+        pages += [sequence.pages[at // page_tokens] for at in span]
+        groups.append(_prefill_group(sequence, span, page_tokens, dtype))
+        if span.stop == len(sequence.tokens):
+            wanted.append(len(tokens) - 1)
+    at = torch.tensor(positions)
+    return Batch(
+        tokens=torch.tensor(tokens),
+        positions=at,
+        page=torch.tensor(pages),
+        slot=at % page_tokens,
+        groups=tuple(groups),
+        wanted=torch.tensor(wanted, dtype=torch.int64),
+    )
+
+
+def _prefill_group(sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype) -> Group:
+    pages = sequence.pages[: -(-span.stop // page_tokens)]
+    mask = None
+    if span.start:
+        keys = len(pages) * page_tokens
+        future = torch.full((len(span), keys), float("-inf"), dtype=dtype)
+        mask = future.triu_(span.start + 1)[None, None]
+    return Group(1, len(span), torch.tensor(pages), mask)

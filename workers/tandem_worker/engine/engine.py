@@ -1,0 +1,386 @@
+"""The engine: one thread that computes, and thread-safe, quick methods for everybody else."""
+
+# ruff: noqa: A002 (a request's id is called id)
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from tandem_worker.engine.pages import PagePool, page_chain
+from tandem_worker.engine.queues import Queues
+from tandem_worker.engine.request import (
+    EngineError,
+    EngineSettings,
+    EngineStats,
+    InvalidRequestError,
+    ModelInfo,
+    PrefillSink,
+    PromptTooLongError,
+    QueueFullError,
+    Reservation,
+    ReservationError,
+    Sampling,
+    Shortage,
+    Token,
+)
+from tandem_worker.engine.reservations import Reservations
+from tandem_worker.engine.runner import Runner
+from tandem_worker.engine.sampler import check_sampling
+from tandem_worker.engine.scheduler import Bounds
+from tandem_worker.engine.sequence import SequenceState, settled_seed
+from tandem_worker.engine.store import KvStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from tandem_worker.engine.model import LoadedModel
+    from tandem_worker.engine.scheduler import StepPlan
+
+LOG = logging.getLogger(__name__)
+IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
+STOP_WAIT_S = 30.0
+
+
+class Engine:
+    """Serves one model: whole jobs, prefill halves and decode halves, in one continuous batch."""
+
+    def __init__(self, model: LoadedModel, settings: EngineSettings) -> None:
+        """Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens."""
+        self.info: ModelInfo = model.info
+        self._settings = settings
+        self._store = KvStore(model.info, settings, model.llama.dtype)
+        self._pool = PagePool(self._store.pages, settings.page_tokens, cache=settings.prefix_cache)
+        self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch))
+        self._reservations = Reservations(self._pool, self._store)
+        self._runner = Runner(model, self._store, settings)
+        self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
+        self._cancelled: set[SequenceState] = set()
+        self._age = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to compute."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; whoever is still served is told "error: …". Raises EngineError if a step does not end."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_WAIT_S)
+        if self._thread.is_alive():
+            raise EngineError(f"the engine's step did not end within {STOP_WAIT_S:.0f} s; end the process")
+        self._fail(self._queues.everyone(), "the worker is stopping")
+
+    def submit(self, id: str, prompt: Sequence[int], sampling: Sampling, on_token: Callable[[Token], None]) -> None:
+        """Prefill and decode here. Raises QueueFullError, PromptTooLongError, InvalidRequestError."""
+        self._enqueue(self._sequence(id, prompt, sampling, on_token=on_token))
+
+    def submit_prefill(
+        self,
+        id: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        have_pages: int,
+        sink: PrefillSink,
+    ) -> None:
+        """The prefill half: pages below `have_pages` are not sent. Nothing is computed before `admit_prefill`.
+
+        Raises QueueFullError, PromptTooLongError, InvalidRequestError.
+        """
+        sequence = self._sequence(id, prompt, sampling, sink=sink)
+        if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
+            raise InvalidRequestError(f"{id!r} says it has {have_pages} pages of a prompt of {len(prompt)} tokens")
+        sequence.ticket = "unasked"
+        sequence.sent = have_pages
+        self._enqueue(sequence)
+
+    def admit_prefill(self, id: str, first_page: int) -> None:
+        """The ticket is there: compute, and push the pages from `first_page`. Ignored for an id that has ended."""
+        with self._lock:
+            sequence = self._queues.prefill.get(id)
+            if sequence is None or sequence.sink is None:
+                return
+            sequence.ticket = "granted"
+            sequence.sent = max(sequence.sent, first_page)
+            self._lock.notify_all()
+
+    def cancel(self, id: str) -> None:
+        """End whatever has this id; twice is harmless. Pages are back within one step.
+
+        A job's `on_token` may be called by the step in progress, then no more; a sink gets `on_failed("cancelled")`
+        unless it was done. An open reservation is released: use `quarantine` while somebody may write to it.
+        """
+        with self._lock:
+            self._reservations.release(id)
+            if (sequence := self._queues.find(id)) is not None:
+                self._cancelled.add(sequence)
+            self._lock.notify_all()
+
+    def reserve(self, id: str, prompt: Sequence[int], sampling: Sampling) -> Reservation | Shortage:
+        """Pages for a prompt that is computed elsewhere: all or nothing, leaving one for each who decodes already.
+
+        Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
+        """
+        self._check(id, prompt, sampling)
+        chain = page_chain(prompt, self._settings.page_tokens)
+        with self._lock:
+            spare = len(self._queues.decoding) + len(self._queues.joining)
+            got = self._reservations.reserve(id, tuple(prompt), sampling, chain, spare)
+            if isinstance(got, Reservation):
+                self._queues.prefix_queries += len(prompt)
+                self._queues.prefix_hits += got.have_pages * self._settings.page_tokens
+            return got
+
+    def match(self, prompt: Sequence[int]) -> int:
+        """Leading full pages of the prompt that the prefix cache holds now."""
+        chain = page_chain(prompt, self._settings.page_tokens)
+        with self._lock:
+            return self._pool.match(chain)
+
+    def write_pages(self, id: str, first_page: int, pages: Tensor) -> None:
+        """Fill reserved pages, [n, layers, 2, page_tokens, kv_heads, head_dim]; twice is harmless.
+
+        Raises ReservationError: ended, out of range, or another shape or dtype. Then nothing was written.
+        """
+        with self._lock:
+            self._reservations.write(id, first_page, pages)
+
+    def commit(self, id: str, first: Token, on_token: Callable[[Token], None]) -> None:
+        """The pages are all there: decode on after `first`, which the caller has emitted.
+
+        Pages just go back (and stay findable) when `first` is the last token. Raises ReservationError when pages are
+        missing or the reservation has ended; then it is as it was.
+        """
+        with self._lock:
+            if id in self._queues:
+                raise ReservationError(f"{id!r} is being computed already; use another id")
+            held = self._reservations.take(id)
+            self._age += 1
+            sequence = SequenceState(
+                id=id,
+                age=self._age,
+                tokens=[*held.prompt, first.id],
+                prompt_tokens=len(held.prompt),
+                sampling=held.sampling,
+                seed=settled_seed(held.sampling),
+                chain=held.chain,
+                on_token=on_token,
+                pages=list(held.claim.pages),
+                computed=len(held.prompt),
+            )
+            self._queues.remember(sequence)
+            if first.finish is not None or held.sampling.max_tokens == 1:
+                self._queues.drop(sequence)
+                return
+            self._queues.joining[id] = sequence
+            self._lock.notify_all()
+
+    def release(self, id: str) -> None:
+        """Give a reservation's pages back; twice is harmless."""
+        with self._lock:
+            self._reservations.release(id)
+            self._lock.notify_all()
+
+    def quarantine(self, id: str) -> int:
+        """End a reservation whose writer may still write: its pages are neither free nor cached. Their number.
+
+        Instead of `release`, not after it; 0 when there is no such reservation.
+        """
+        with self._lock:
+            return self._reservations.quarantine(id)
+
+    def unquarantine(self, id: str) -> None:
+        """Nothing is in flight to the pages any more: they are free. Twice is harmless."""
+        with self._lock:
+            self._pool.unquarantine(id)
+            self._lock.notify_all()
+
+    def stats(self) -> EngineStats:
+        """A look at it, for metrics."""
+        with self._lock:
+            queues, work = self._queues, self._runner.work
+            everyone = len(queues.everyone())
+            return EngineStats(
+                running=everyone - queues.waiting,
+                waiting=queues.waiting,
+                prefill_waiting_tokens=sum(one.left for one in queues.prefill.values()),
+                kv_usage=1 - self._pool.free_pages / self._pool.pages,
+                quarantined_pages=self._pool.quarantined_pages,
+                prefix_queries=queues.prefix_queries,
+                prefix_hits=queues.prefix_hits,
+                prefill_tokens=work.prefill_tokens,
+                prefill_busy_s=work.prefill_busy_s,
+                decode_steps=work.decode_steps,
+                decode_busy_s=work.decode_busy_s,
+                decode_tokens=work.decode_tokens,
+                preemptions=queues.preemptions,
+            )
+
+    def _check(self, key: str, prompt: Sequence[int], sampling: Sampling) -> None:
+        check_sampling(sampling)
+        if not prompt:
+            raise InvalidRequestError(f"{key!r} has an empty prompt; send at least one token")
+        if len(prompt) + 1 > self._settings.max_context:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens; with one output token at most {self._settings.max_context} fit"
+            )
+        if not (min(prompt) >= 0 and max(prompt) < self.info.vocab):
+            raise InvalidRequestError(f"{key!r} has token ids outside 0 to {self.info.vocab - 1}")
+
+    def _sequence(
+        self,
+        key: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        on_token: Callable[[Token], None] | None = None,
+        sink: PrefillSink | None = None,
+    ) -> SequenceState:
+        self._check(key, prompt, sampling)
+        return SequenceState(
+            id=key,
+            age=0,
+            tokens=list(prompt),
+            prompt_tokens=len(prompt),
+            sampling=sampling,
+            seed=settled_seed(sampling),
+            chain=page_chain(prompt, self._settings.page_tokens),
+            on_token=on_token,
+            sink=sink,
+        )
+
+    def _enqueue(self, sequence: SequenceState) -> None:
+        with self._lock:
+            if self._stopping:
+                raise EngineError("the engine has stopped; use another worker")
+            if sequence.id in self._queues:
+                raise InvalidRequestError(f"a request {sequence.id!r} is being served already; use another id")
+            if self._queues.waiting >= self._settings.max_queue:
+                raise QueueFullError(f"{self._queues.waiting} requests wait already, the most that may; try later")
+            self._age += 1
+            sequence.age = self._age
+            self._queues.prefill[sequence.id] = sequence
+            self._lock.notify_all()
+
+    # Everything below runs on the engine's thread (`stop` calls `_fail` once that has ended).
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while True:
+                with self._lock:
+                    if self._stopping:
+                        return
+                    dropped = self._drop_cancelled()
+                    plan = self._queues.next_step()
+                    self._mark_asked(plan)
+                    if not (dropped or plan.decode or plan.prefill or plan.ask):
+                        self._lock.wait(IDLE_WAIT_S)
+                        continue
+                for one in dropped:
+                    self._tell_failed(one, "cancelled")
+                self._step(plan)
+
+    def _drop_cancelled(self) -> list[SequenceState]:
+        found = [one for one in self._cancelled if self._queues.find(one.id) is one]
+        self._cancelled.clear()
+        for one in found:
+            self._queues.drop(one)
+        return [one for one in found if one.sink is not None]
+
+    def _mark_asked(self, plan: StepPlan) -> None:
+        for key in plan.ask:
+            self._queues.prefill[key].ticket = "asked"
+
+    def _step(self, plan: StepPlan) -> None:
+        for key in plan.ask:
+            one = self._queues.prefill[key]
+            if one.sink is not None:
+                self._tell(one, one.sink.on_head)
+        decoding = [self._queues.decoding[key] for key in plan.decode]
+        pieces = [(self._queues.prefill[key], count) for key, count in plan.prefill]
+        if decoding:
+            self._guarded(decoding, lambda: self._decode(decoding))
+        if pieces:
+            self._guarded([one for one, _ in pieces], lambda: self._prefill(pieces))
+
+    def _guarded(self, sequences: list[SequenceState], compute: Callable[[], None]) -> None:
+        """A failing pass ends its own sequences with the reason; the engine serves on."""
+        try:
+            compute()
+        except Exception as error:
+            LOG.exception("a step of %d sequences failed", len(sequences))
+            self._fail(sequences, f"the step failed: {error}"[:300])
+
+    def _decode(self, decoding: list[SequenceState]) -> None:
+        tokens = self._runner.decode(decoding)
+        with self._lock:
+            for one, token in tokens:
+                if token.finish is not None:
+                    self._queues.drop(one)
+        self._emit(tokens)
+
+    def _prefill(self, pieces: list[tuple[SequenceState, int]]) -> None:
+        for one, _ in pieces:  # what the prefix cache had travels while the rest is computed
+            self._push(one, prompt_done=False)
+        tokens = self._runner.prefill(pieces)
+        with self._lock:
+            for one, _ in pieces:
+                self._queues.remember(one)
+            for one, token in tokens:
+                if one.sink is None and token.finish is None:
+                    self._queues.prefilled(one)
+                elif one.sink is None:
+                    self._queues.drop(one)
+        self._emit(tokens)
+        complete = {one.id for one, _ in tokens}
+        for one, _ in pieces:
+            self._push(one, prompt_done=one.id in complete)
+        self._end_halves([one for one, _ in tokens if one.sink is not None])
+
+    def _end_halves(self, halves: list[SequenceState]) -> None:
+        for one in halves:
+            with self._lock:
+                self._queues.drop(one)
+            if one.sink is not None:
+                self._tell(one, one.sink.on_done)
+
+    def _push(self, one: SequenceState, *, prompt_done: bool) -> None:
+        self._tell(one, lambda: self._runner.push(one, prompt_done=prompt_done))
+
+    def _emit(self, tokens: list[tuple[SequenceState, Token]]) -> None:
+        for one, token in tokens:
+            tell = one.on_token if one.sink is None else one.sink.on_first
+            if tell is not None:
+                self._tell(one, lambda tell=tell, token=token: tell(token))  # type: ignore[misc]
+
+    def _tell(self, one: SequenceState, call: Callable[[], None]) -> None:
+        """A callee that raises has lost its request, not the engine's thread."""
+        try:
+            call()
+        except Exception:
+            LOG.exception("the receiver of %s failed; the request is cancelled", one.id)
+            self.cancel(one.id)
+
+    def _tell_failed(self, one: SequenceState, reason: str) -> None:
+        if one.sink is not None:
+            sink = one.sink
+            self._tell(one, lambda: sink.on_failed(reason))
+        elif one.on_token is not None:
+            on_token = one.on_token
+            self._tell(one, lambda: on_token(Token(-1, 0.0, (), f"error: {reason}")))
+
+    def _fail(self, sequences: list[SequenceState], reason: str) -> None:
+        with self._lock:
+            alive = [one for one in sequences if one.id in self._queues]
+            for one in alive:
+                self._queues.drop(one, sound=False)
+        for one in alive:
+            self._tell_failed(one, reason)

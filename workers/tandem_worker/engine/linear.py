@@ -1,0 +1,61 @@
+"""A matrix product by a fixed weight, in the form that is fastest on this CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as fn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# oneDNN lays a weight out for one row count. Measured at 1 to 256 rows (AMX): the layout for 8 is within 10 % of the
+# best everywhere; without packing a batch of 8 takes 1.4 to 2 times as long.
+PACKED_FOR_ROWS = 8
+
+
+class Linear(Protocol):
+    """From x [rows, in] to [rows, out]."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """From x [rows, in] to [rows, out]."""
+
+
+class PlainLinear:
+    """`torch`'s own product."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """From x [rows, in] to [rows, out]."""
+        return fn.linear(x, self._weight)
+
+
+class PackedLinear:
+    """oneDNN's product with the weight laid out once; the plain weight can be forgotten."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)  # noqa: SLF001 (no public name)
+        self._run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 (no public name)
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """From x [rows, in] to [rows, out]."""
+        out: Tensor = self._run(x, self._weight, None, "none", [], "")
+        return out
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Does this build of torch, on this CPU, have the packed product, and does it pay (bf16 only)?"""
+    return (
+        dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001 (no public name)
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
+
+
+def make_linear(weight: Tensor) -> Linear:
+    """The fastest form for a weight [out, in]."""
+    return PackedLinear(weight) if can_pack(weight.dtype) else PlainLinear(weight)

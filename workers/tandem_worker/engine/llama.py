@@ -1,0 +1,167 @@
+"""The Llama architecture over paged KV: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
+
+One forward pass takes a ragged batch: all rows share the linear layers; attention runs group by group, each group
+being sequences of about the same length with the same number of new tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as fn
+
+from tandem_worker.engine.linear import Linear, make_linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tandem_worker.engine.config import LlamaConfig, RopeScaling
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Consecutive rows of a batch that attend together: `sequences` of `rows` new tokens each.
+
+    pages: [sequences * pages per sequence] int64, padded with any page; mask: additive, [sequences, 1, rows, keys] in
+    the model's dtype, -inf where a key is padding or in the future; None: plain causal (rows == keys, one sequence).
+    """
+
+    sequences: int
+    rows: int
+    pages: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """tokens, positions, page, slot: [rows] int64; `wanted`: rows whose logits are asked for."""
+
+    tokens: Tensor
+    positions: Tensor
+    page: Tensor
+    slot: Tensor
+    groups: tuple[Group, ...]
+    wanted: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer; q, k, v are one matrix, and so are gate and up."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Llama:
+    """A Llama on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, head_dim]."""
+
+    def __init__(self, config: LlamaConfig, tensors: dict[str, Tensor], dtype: torch.dtype, context: int) -> None:
+        """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory."""
+        self.config = config
+        self.dtype = dtype
+        self._embedding = tensors.pop("model.embed_tokens.weight")
+        self._layers = tuple(_layer(tensors, f"model.layers.{index}.") for index in range(config.layers))
+        self._norm = tensors.pop("model.norm.weight")
+        self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"))
+        self._cos, self._sin = rotary_tables(config, context, dtype)
+
+    def forward(self, batch: Batch, kv: Tensor) -> Tensor:
+        """Write the batch's KV into `kv` and return the logits of the wanted rows, [wanted, vocab]."""
+        hidden = self._embedding[batch.tokens]
+        rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
+        for index, layer in enumerate(self._layers):
+            normed = self._normed(hidden, layer.attention_norm)
+            hidden = hidden + layer.output(self._attend(layer.qkv(normed), rotary, batch, kv[:, index]))
+            gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
+            hidden = hidden + layer.down(fn.silu(gate) * up)
+        return self._head(self._normed(hidden[batch.wanted], self._norm))
+
+    def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return fn.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.rms_epsilon)
+
+    def _attend(self, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
+        """`qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, head_dim]."""
+        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        rows = qkv.shape[0]
+        split = qkv.view(rows, heads + 2 * kv_heads, head_dim)
+        turned = rotate(split[:, : heads + kv_heads], *rotary)
+        kv[batch.page, 0, batch.slot] = turned[:, heads:]
+        kv[batch.page, 1, batch.slot] = split[:, heads + kv_heads :]
+        parts: list[Tensor] = []
+        start = 0
+        for group in batch.groups:
+            end = start + group.sequences * group.rows
+            parts.append(attend_group(turned[start:end, :heads], group, kv))
+            start = end
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
+
+
+def _layer(tensors: dict[str, Tensor], at: str) -> Layer:
+    def joined(*names: str) -> Linear:
+        return make_linear(torch.cat([tensors.pop(f"{at}{name}.weight") for name in names]))
+
+    return Layer(
+        attention_norm=tensors.pop(f"{at}input_layernorm.weight"),
+        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        output=joined("self_attn.o_proj"),
+        mlp_norm=tensors.pop(f"{at}post_attention_layernorm.weight"),
+        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
+        down=joined("mlp.down_proj"),
+    )
+
+
+def attend_group(queries: Tensor, group: Group, kv: Tensor) -> Tensor:
+    """Attention of one group. queries: [sequences * rows, heads, head_dim], and so is the result."""
+    # [sequences, keys, kv_heads, head_dim] each, keys in order since a sequence's pages are. Two gathers: one of both
+    # would leave a gap between the pages' keys, and making them one run would be a second copy.
+    shape = (group.sequences, -1, *kv.shape[-2:])
+    keys, values = (kv[:, which].index_select(0, group.pages).view(shape).transpose(1, 2) for which in (0, 1))
+    kv_heads, head_dim = kv.shape[-2:]
+    if group.mask is None:
+        keys, values = keys[:, :, : group.rows], values[:, :, : group.rows]
+    heads = queries.shape[1]
+    if group.rows == 1:
+        # The heads that share a KV head become the rows of one attention: its keys are read once.
+        folded = queries.view(group.sequences, kv_heads, heads // kv_heads, head_dim)
+        return fn.scaled_dot_product_attention(folded, keys, values, attn_mask=group.mask).reshape(-1, heads, head_dim)
+    turned = queries.view(group.sequences, group.rows, heads, head_dim).transpose(1, 2)
+    out = fn.scaled_dot_product_attention(
+        turned, keys, values, attn_mask=group.mask, is_causal=group.mask is None, enable_gqa=True
+    )
+    return out.transpose(1, 2).reshape(-1, heads, head_dim)
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding, the halves of a head paired (Hugging Face's layout). heads: [rows, heads, head_dim]."""
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def rotary_tables(config: LlamaConfig, context: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, [context, head_dim] each (Su et al., 2021)."""
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = scaled(1.0 / config.rope_theta**steps, config.rope_scaling)
+    angles = torch.outer(torch.arange(context, dtype=torch.float32), frequencies)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def scaled(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """The frequencies after the model's scaling; `llama3` as in Llama 3.1's reference code."""
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "factors":
+        return frequencies / torch.tensor(scaling.factors)
+    if scaling.kind == "llama3":
+        turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns over the original context
+        span = scaling.high_freq_factor - scaling.low_freq_factor
+        keep = ((turns - scaling.low_freq_factor) / span).clamp(0, 1)
+        return frequencies * keep + frequencies / scaling.factor * (1 - keep)
+    return frequencies

@@ -1,0 +1,134 @@
+"""A model directory becomes a model: `model.gguf`, or `*.safetensors` with `config.json`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from tandem_worker.engine.config import LlamaConfig, as_ids, config_from_json, dtype_of
+from tandem_worker.engine.gguf_file import open_gguf
+from tandem_worker.engine.llama import Llama
+from tandem_worker.engine.loader_gguf import config_from_gguf, tensors_from_gguf
+from tandem_worker.engine.loader_safetensors import read_json, tensors_from_safetensors
+from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+GGUF_NAME = "model.gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, ready to run, and what it says about itself."""
+
+    llama: Llama
+    info: ModelInfo
+
+
+def load_model(path: Path, settings: EngineSettings) -> LoadedModel:
+    """Load the directory's model. Raises ModelLoadError: one sentence that says what, where and what to do."""
+    dtype = dtype_of(settings.dtype)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    config, tensors = read_weights(path, dtype)
+    if settings.max_context > config.context:
+        raise ModelLoadError(
+            f"{path} was trained for {config.context} tokens, less than --max-context {settings.max_context}; lower it"
+        )
+    check_tensors(config, tensors, path)
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    fingerprint = config.fingerprint(digest(tensors))
+    with torch.inference_mode():
+        llama = Llama(config, tensors, dtype, settings.max_context)
+    return LoadedModel(llama, _info(config, parameters, dtype, fingerprint))
+
+
+def read_weights(path: Path, dtype: torch.dtype) -> tuple[LlamaConfig, dict[str, Tensor]]:
+    """The config and the weights in Hugging Face's names. Raises ModelLoadError."""
+    if not path.is_dir():
+        raise ModelLoadError(f"there is no model directory at {path}; check --model and the volume that it lies on")
+    name = path.name
+    if (gguf := path / GGUF_NAME).is_file():
+        file = open_gguf(gguf)
+        config = config_from_gguf(file, name, str(gguf))
+        return config, tensors_from_gguf(file, config, dtype)
+    if not any(path.glob("*.safetensors")):
+        raise ModelLoadError(f"{path} holds neither {GGUF_NAME} nor *.safetensors; put one there")
+    if not (path / "config.json").is_file():
+        raise ModelLoadError(f"{path} has *.safetensors but no config.json; put the model's own there")
+    config = config_from_json(read_json(path / "config.json"), name, str(path / "config.json"))
+    config = replace(config, eos_ids=_generation_eos(path) or config.eos_ids)
+    return config, tensors_from_safetensors(path, dtype, tied=config.tied)
+
+
+def _generation_eos(path: Path) -> tuple[int, ...]:
+    """`generation_config.json` may name more end tokens than `config.json` (Llama 3 Instruct does)."""
+    file = path / "generation_config.json"
+    return as_ids(read_json(file).get("eos_token_id")) if file.is_file() else ()
+
+
+def expected_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Every weight of a Llama of this shape."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    layer = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab, hidden)}
+    shapes["model.norm.weight"] = (hidden,)
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocab, hidden)
+    for index in range(config.layers):
+        shapes |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes
+
+
+def check_tensors(config: LlamaConfig, tensors: dict[str, Tensor], path: Path) -> None:
+    """Raises ModelLoadError for a missing, strange or misshapen weight."""
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise ModelLoadError(f"{path} lacks the weight {name!r} of a {config.layers}-layer Llama; fetch it again")
+        if tuple(tensors[name].shape) != shape:
+            raise ModelLoadError(f"{path} has {name!r} of shape {tuple(tensors[name].shape)}; its config says {shape}")
+    if strange := sorted(tensors.keys() - shapes.keys()):
+        raise ModelLoadError(f"{path} has the weight {strange[0]!r}, which a Llama does not have; it is another model")
+
+
+def digest(tensors: dict[str, Tensor]) -> bytes:
+    """A digest of a sample of every weight (its first 16 values, in fp32 rounded to bf16 so that dtypes agree)."""
+    running = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        sample = tensors[name].flatten()[:16].to(torch.bfloat16).float()
+        running.update(name.encode() + sample.numpy().tobytes())
+    return running.digest()
+
+
+def _info(config: LlamaConfig, parameters: int, dtype: torch.dtype, fingerprint: str) -> ModelInfo:
+    return ModelInfo(
+        name=config.name,
+        parameters=parameters,
+        layers=config.layers,
+        hidden_size=config.hidden_size,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        element_bytes=dtype.itemsize,
+        eos_ids=config.eos_ids,
+        config_hash=fingerprint,
+    )

@@ -1,0 +1,140 @@
+"""Who owns which KV page: reference counts, the prefix cache, quarantine. Numbers only; the tensor is elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem_worker.engine.request import Shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Digest = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Pages for one sequence, in order: the first `shared` come from the prefix cache, the rest are its own."""
+
+    pages: tuple[int, ...]
+    shared: int
+
+
+def page_chain(tokens: Sequence[int], page_tokens: int) -> tuple[Digest, ...]:
+    """One digest per full page; each covers all tokens up to its page's end, so equal digests mean equal KV."""
+    digests: list[Digest] = []
+    before = b""
+    for start in range(0, len(tokens) - page_tokens + 1, page_tokens):
+        content = array("q", tokens[start : start + page_tokens]).tobytes()
+        before = hashlib.blake2b(before + content, digest_size=16).digest()
+        digests.append(before)
+    return tuple(digests)
+
+
+class PagePool:
+    """A fixed number of pages. Each is free, cached (nobody's, but findable), held (1 or more owners) or quarantined.
+
+    Not thread-safe: its owner holds a lock.
+    """
+
+    def __init__(self, pages: int, page_tokens: int, *, cache: bool = True) -> None:
+        self.pages = pages
+        self.page_tokens = page_tokens
+        self._cache = cache
+        self._free = deque(range(pages))
+        self._owners = [0] * pages
+        self._page_of: dict[Digest, int] = {}
+        self._digest_of: dict[int, Digest] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without an owner, least recently used first
+        self._quarantine: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that a claim could have now: free ones and cached ones that may be dropped."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def quarantined_pages(self) -> int:
+        """Pages that are kept away from everybody."""
+        return sum(len(pages) for pages in self._quarantine.values())
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold so many tokens."""
+        return -(-tokens // self.page_tokens)
+
+    def match(self, chain: Sequence[Digest]) -> int:
+        """How many leading pages of the chain are in the prefix cache."""
+        found = 0
+        while found < len(chain) and chain[found] in self._page_of:
+            found += 1
+        return found
+
+    def reserve(self, tokens: int, chain: Sequence[Digest] = ()) -> Claim | Shortage:
+        """Pages for `tokens`, the leading ones shared where `chain` is cached. All or nothing."""
+        shared = [self._page_of[digest] for digest in chain[: self.match(chain)]]
+        need = self.pages_for(tokens) - len(shared)
+        # A cached page that we are about to share cannot be dropped to make room for our own.
+        room = self.free_pages - sum(page in self._idle for page in shared)
+        if need > room:
+            return Shortage(need=need, free=max(room, 0))
+        for page in shared:
+            self._hold(page)
+        return Claim((*shared, *(self._take() for _ in range(need))), len(shared))
+
+    def grow(self) -> int | None:
+        """One more page, or None when there is none."""
+        return self._take() if self.free_pages else None
+
+    def release(self, pages: Iterable[int]) -> None:
+        """Give one ownership of each page back; a page's last owner makes it cached or free."""
+        # Last page first, so that the least recently used order drops a chain from its end.
+        for page in reversed(tuple(pages)):
+            if self._owners[page] < 1:
+                raise AssertionError(f"page {page} was given back by somebody who does not own it")
+            self._owners[page] -= 1
+            if self._owners[page]:
+                continue
+            if page in self._digest_of:
+                self._idle[page] = None
+            else:
+                self._free.append(page)
+
+    def remember(self, chain: Sequence[Digest], pages: Sequence[int]) -> None:
+        """Make held pages findable by their digests; a digest that is already known keeps its first page."""
+        if not self._cache:
+            return
+        for digest, page in zip(chain, pages, strict=False):
+            if digest not in self._page_of and page not in self._digest_of:
+                self._page_of[digest] = page
+                self._digest_of[page] = digest
+
+    def quarantine(self, key: str, pages: Iterable[int]) -> None:
+        """Keep these pages (held once, by the caller) away from everybody until `unquarantine`."""
+        kept = tuple(pages)
+        if any(self._owners[page] != 1 or page in self._digest_of for page in kept):
+            raise AssertionError("only pages with one owner that nobody can find may go into quarantine")
+        self._quarantine[key] = (*self._quarantine.get(key, ()), *kept)
+
+    def unquarantine(self, key: str) -> int:
+        """Nothing writes to the key's pages any more: they are free again. Their number; 0 for an unknown key."""
+        pages = self._quarantine.pop(key, ())
+        self.release(pages)
+        return len(pages)
+
+    def _hold(self, page: int) -> None:
+        self._owners[page] += 1
+        self._idle.pop(page, None)
+
+    def _take(self) -> int:
+        page = self._free.popleft() if self._free else self._drop_oldest()
+        self._owners[page] = 1
+        return page
+
+    def _drop_oldest(self) -> int:
+        page, _ = self._idle.popitem(last=False)
+        del self._page_of[self._digest_of.pop(page)]
+        return page

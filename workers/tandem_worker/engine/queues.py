@@ -1,0 +1,129 @@
+"""Where every sequence stands: waiting for prefill, joining, decoding. And how it comes to pages and loses them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tandem_worker.engine.pages import page_chain
+from tandem_worker.engine.request import Shortage
+from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
+
+if TYPE_CHECKING:
+    from tandem_worker.engine.pages import PagePool
+    from tandem_worker.engine.sequence import SequenceState
+
+MAX_LOOK = 64  # entries of the prefill queue that a step looks at
+
+
+class Queues:
+    """All sequences of an engine, and the pages that they hold. Not thread-safe: the engine holds its lock."""
+
+    def __init__(self, pool: PagePool, bounds: Bounds) -> None:
+        self.prefill: dict[str, SequenceState] = {}  # in the order of service
+        self.joining: dict[str, SequenceState] = {}  # their prompt is computed; no seat yet
+        self.decoding: dict[str, SequenceState] = {}
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.preemptions = 0
+        self._pool = pool
+        self._bounds = bounds
+
+    def __contains__(self, key: str) -> bool:
+        return self.find(key) is not None
+
+    def find(self, key: str) -> SequenceState | None:
+        """The sequence, wherever it stands."""
+        return self.prefill.get(key) or self.joining.get(key) or self.decoding.get(key)
+
+    def everyone(self) -> list[SequenceState]:
+        """All sequences."""
+        return [*self.prefill.values(), *self.joining.values(), *self.decoding.values()]
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that hold no pages yet."""
+        return sum(not one.started for one in self.prefill.values())
+
+    def next_step(self) -> StepPlan:
+        """Seat those who join, decide, and carry out preemption until a step remains that has its pages."""
+        while (plan := self._plan()).preempt:
+            for key in plan.preempt:
+                self._preempt(key)
+        for key in plan.decode:
+            self._grow(self.decoding[key])
+        prefill = tuple(piece for piece in plan.prefill if self._start(self.prefill[piece[0]]))
+        fitted = tuple((key, min(count, self.prefill[key].left)) for key, count in prefill)
+        return StepPlan(decode=plan.decode, prefill=fitted, ask=plan.ask)
+
+    def prefilled(self, sequence: SequenceState) -> None:
+        """All its tokens are computed and the next one is sampled: it decodes from now on."""
+        del self.prefill[sequence.id]
+        self.decoding[sequence.id] = sequence
+
+    def remember(self, sequence: SequenceState) -> None:
+        """Make its full pages findable."""
+        self._pool.remember(sequence.chain[: sequence.computed // self._pool.page_tokens], sequence.pages)
+
+    def drop(self, sequence: SequenceState, *, sound: bool = True) -> None:
+        """It has ended: its pages go back, and stay findable if their contents are sound."""
+        for queue in (self.prefill, self.joining, self.decoding):
+            queue.pop(sequence.id, None)
+        self._give_back(sequence, sound=sound)
+
+    def _plan(self) -> StepPlan:
+        self._seat()
+        size = self._pool.page_tokens
+        decoding = [Decoding(one.id, one.age, one.needs_page(size)) for one in self.decoding.values()]
+        # Started ones first wherever they stand: they hold pages, which only their end gives back.
+        started = [one for one in self.prefill.values() if one.started]
+        fresh = islice((one for one in self.prefill.values() if not one.started), MAX_LOOK)
+        queue = [self._seen(one) for one in (*started, *fresh)]
+        return plan_step(decoding, queue, self._pool.free_pages, self._bounds)
+
+    def _seen(self, one: SequenceState) -> Prefilling:
+        need = 0
+        if not one.started:
+            cached = self._pool.match(one.usable_chain(self._pool.page_tokens))
+            need = self._pool.pages_for(len(one.tokens)) - cached
+        return Prefilling(one.id, one.age, one.left, need, one.started, one.ticket)
+
+    def _seat(self) -> None:
+        taken = len(self.decoding) + sum(one.started and one.sink is None for one in self.prefill.values())
+        for key in list(islice(self.joining, max(self._bounds.max_batch - taken, 0))):
+            self.decoding[key] = self.joining.pop(key)
+
+    def _start(self, one: SequenceState) -> bool:
+        """Claim its pages if it has none. False: they are not there after all; it is looked at again next step."""
+        if one.started:
+            return True
+        claim = self._pool.reserve(len(one.tokens), one.usable_chain(self._pool.page_tokens))
+        if isinstance(claim, Shortage):
+            return False
+        one.pages = list(claim.pages)
+        one.computed = claim.shared * self._pool.page_tokens
+        if not one.preempted:
+            self.prefix_queries += one.prompt_tokens
+            self.prefix_hits += one.computed
+        return True
+
+    def _grow(self, one: SequenceState) -> None:
+        if one.needs_page(self._pool.page_tokens):
+            page = self._pool.grow()
+            if page is None:
+                raise AssertionError("the plan promised a page to every decode that needs one")
+            one.pages.append(page)
+
+    def _preempt(self, key: str) -> None:
+        one = self.prefill.pop(key, None) or self.decoding.pop(key)
+        self._give_back(one, sound=True)
+        one.reset(self._pool.page_tokens)
+        self.prefill = {key: one, **self.prefill}
+        self.preemptions += 1
+
+    def _give_back(self, one: SequenceState, *, sound: bool) -> None:
+        if sound and one.computed:
+            one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
+            self._pool.remember(one.chain, one.pages)
+        self._pool.release(one.pages)
+        one.pages = []

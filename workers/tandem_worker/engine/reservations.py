@@ -1,0 +1,95 @@
+"""The decode half before it decodes: pages promised to a prompt whose KV comes from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tandem_worker.engine.request import Reservation, ReservationError, Sampling, Shortage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tandem_worker.engine.pages import Claim, Digest, PagePool
+    from tandem_worker.engine.store import KvStore
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An open reservation; `written` are page numbers of the prompt (0 = its first page)."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    chain: tuple[Digest, ...]
+    claim: Claim
+    written: set[int] = field(default_factory=set)
+
+
+class Reservations:
+    """All open reservations. Not thread-safe: the engine holds its lock."""
+
+    def __init__(self, pool: PagePool, store: KvStore) -> None:
+        self._pool = pool
+        self._store = store
+        self._held: dict[str, Held] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def reserve(
+        self, key: str, prompt: tuple[int, ...], sampling: Sampling, chain: tuple[Digest, ...], spare: int
+    ) -> Reservation | Shortage:
+        """Pages for the whole prompt, or nothing. `spare`: pages to leave for those who decode already."""
+        if key in self._held:
+            raise ReservationError(f"{key!r} has a reservation already; release it first")
+        # At least the last page always travels, so that a transfer is never empty.
+        usable = chain[: (len(prompt) - 1) // self._pool.page_tokens]
+        need = self._pool.pages_for(len(prompt)) - self._pool.match(usable)
+        if need + spare > self._pool.free_pages:
+            return Shortage(need=need, free=max(self._pool.free_pages - spare, 0))
+        claim = self._pool.reserve(len(prompt), usable)
+        if isinstance(claim, Shortage):
+            return claim
+        self._held[key] = Held(prompt, sampling, chain, claim)
+        return Reservation(key, claim.shared, len(claim.pages))
+
+    def write(self, key: str, first_page: int, content: Tensor) -> None:
+        """Fill reserved pages. Raises ReservationError when it has ended or the pages are not its own."""
+        held = self._find(key)
+        end = first_page + content.shape[0]
+        if not held.claim.shared <= first_page < end <= len(held.claim.pages):
+            raise ReservationError(
+                f"pages {first_page} to {end - 1} were offered for {key!r}, which takes "
+                f"{held.claim.shared} to {len(held.claim.pages) - 1}"
+            )
+        is_last = end == len(held.claim.pages)
+        rows = len(held.prompt) - (end - 1) * self._pool.page_tokens if is_last else self._pool.page_tokens
+        self._store.write(held.claim.pages[first_page:end], content, rows)
+        held.written.update(range(first_page, end))
+
+    def take(self, key: str) -> Held:
+        """End a reservation whose pages are all there; the caller owns them now. Raises ReservationError."""
+        held = self._find(key)
+        missing = len(held.claim.pages) - held.claim.shared - len(held.written)
+        if missing:
+            raise ReservationError(f"{missing} of {len(held.claim.pages)} pages of {key!r} were never written")
+        return self._held.pop(key)
+
+    def release(self, key: str) -> None:
+        """Give the pages back; nothing happens when it has ended already."""
+        if (held := self._held.pop(key, None)) is not None:
+            self._pool.release(held.claim.pages)
+
+    def quarantine(self, key: str) -> int:
+        """End it, but keep the pages that a writer may still write to away from everybody. Their number."""
+        if (held := self._held.pop(key, None)) is None:
+            return 0
+        self._pool.release(held.claim.pages[: held.claim.shared])  # nobody was ever told to write to these
+        own = held.claim.pages[held.claim.shared :]
+        self._pool.quarantine(key, own)
+        return len(own)
+
+    def _find(self, key: str) -> Held:
+        if key not in self._held:
+            raise ReservationError(f"there is no reservation {key!r}; it was released, committed or never made")
+        return self._held[key]

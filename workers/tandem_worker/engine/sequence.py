@@ -1,0 +1,92 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tandem_worker.engine.pages import page_chain
+from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
+from tandem_worker.engine.sampler import Draw, Picked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tandem_worker.engine.pages import Digest
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """A request's tokens, pages and progress. Either `on_token` (a job) or `sink` (a prefill half) is set."""
+
+    id: str
+    age: int
+    tokens: list[int]  # prompt and outputs
+    prompt_tokens: int
+    sampling: Sampling
+    seed: int
+    chain: tuple[Digest, ...]
+    on_token: Callable[[Token], None] | None = None
+    sink: PrefillSink | None = None
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0  # leading tokens whose KV is in `pages`
+    ticket: str = "none"
+    first_page: int = 0  # prefill half: pages below are not sent
+    sent: int = 0  # prefill half: pages below were sent or need not be
+    preempted: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """Tokens that were sampled so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def left(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def started(self) -> bool:
+        """Does it hold pages?"""
+        return bool(self.pages)
+
+    @property
+    def draw(self) -> Draw:
+        """How to pick its next token."""
+        return Draw(self.sampling, self.seed, self.outputs)
+
+    def needs_page(self, page_tokens: int) -> bool:
+        """Does its next decode step write behind its last page?"""
+        return (len(self.tokens) - 1) // page_tokens >= len(self.pages)
+
+    def usable_chain(self, page_tokens: int) -> tuple[Digest, ...]:
+        """Digests of the pages that the cache may serve: never the last token, whose logits are needed."""
+        return self.chain[: (len(self.tokens) - 1) // page_tokens]
+
+    def reset(self, page_tokens: int) -> None:
+        """Its pages are gone: everything, outputs too, is to be computed again."""
+        self.pages = []
+        self.computed = 0
+        self.preempted = True
+        self.chain = page_chain(self.tokens, page_tokens)
+
+
+def settled_seed(sampling: Sampling) -> int:
+    """The request's seed, or one that is drawn now and stays."""
+    return secrets.randbits(63) if sampling.seed is None else sampling.seed
+
+
+def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], max_context: int) -> Token:
+    """Append a sampled token and say whether it is the last."""
+    sequence.tokens.append(picked.id)
+    return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
+
+
+def _finish(sequence: SequenceState, token_id: int, eos_ids: tuple[int, ...], max_context: int) -> str | None:
+    sampling = sequence.sampling
+    if token_id in sampling.stop_ids or (token_id in eos_ids and not sampling.ignore_eos):
+        return STOP
+    if sequence.outputs >= sampling.max_tokens or len(sequence.tokens) >= max_context:
+        return LENGTH
+    return None

@@ -1,0 +1,49 @@
+"""The KV tensor: where pages' contents are, and how they get in and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError, ReservationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+class KvStore:
+    """[pages, layers, 2, page_tokens, kv_heads, head_dim]: a page is one contiguous piece, as it goes over the wire."""
+
+    def __init__(self, info: ModelInfo, settings: EngineSettings, dtype: torch.dtype) -> None:
+        """Raises ModelLoadError when one sequence of `max_context` tokens would not fit."""
+        self.page_shape = (info.layers, 2, settings.page_tokens, info.kv_heads, info.head_dim)
+        page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
+        self.pages = settings.kv_memory_mib * 2**20 // page_bytes
+        least = -(-settings.max_context // settings.page_tokens) + 1
+        if self.pages < least:
+            raise ModelLoadError(
+                f"--kv-memory-mib {settings.kv_memory_mib} holds {self.pages} pages of {page_bytes} bytes, less than "
+                f"the {least} of one sequence of --max-context {settings.max_context}; "
+                f"give at least {-(-least * page_bytes // 2**20)} MiB"
+            )
+        # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
+        self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
+
+    def read(self, pages: Sequence[int]) -> Tensor:
+        """A contiguous copy of the pages; an ordinary tensor, which its owner may change."""
+        with torch.inference_mode(mode=False):
+            return self.tensor.index_select(0, torch.tensor(pages))
+
+    def write(self, pages: Sequence[int], content: Tensor, rows: int) -> None:
+        """Fill pages; of the last one only `rows` rows count. Raises ReservationError for another shape or dtype."""
+        if tuple(content.shape) != (len(pages), *self.page_shape) or content.dtype != self.tensor.dtype:
+            raise ReservationError(
+                f"{content.dtype} pages of shape {list(content.shape)} were offered where {self.tensor.dtype} of "
+                f"{[len(pages), *self.page_shape]} belong; the sender's model differs"
+            )
+        with torch.inference_mode():
+            self.tensor.index_copy_(0, torch.tensor(pages), content)
+            self.tensor[pages[-1], :, :, rows:] = 0  # what the sender left behind its prompt may be anything

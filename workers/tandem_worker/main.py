@@ -1,0 +1,115 @@
+"""`tandem-worker`: alive at once, ready when the model is loaded, and gone only after the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from aiohttp import web
+
+from tandem_worker.assembly import Assembled, assemble, load
+from tandem_worker.engine import ModelLoadError
+from tandem_worker.metrics import Metrics
+from tandem_worker.server.app import make_app
+from tandem_worker.server.service import Phase, Service
+from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+
+LOG = logging.getLogger("tandem_worker")
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+CANNOT_START: Final = 2
+DRAIN_S: Final = 25.0  # below the pod's 30 s of grace
+DRAIN_AT_LEAST_S: Final = 1.0  # until routers have seen that this worker is not ready
+LOOK_EVERY_S: Final = 0.05
+FIRST_TOKEN_SLACK_S: Final = 60.0
+
+
+def main() -> None:
+    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    try:
+        settings = parse_settings(sys.argv[1:], from_process())
+    except SettingsError as error:
+        sys.exit(give_up(str(error)))
+    sys.exit(uvloop.run(Worker(settings).run()))
+
+
+def give_up(reason: str) -> int:
+    """One line to stderr and to the kubelet; the exit code."""
+    line = " ".join(reason.split())
+    sys.stderr.write(f"tandem-worker: {line}\n")
+    # Outside a pod there is no such file, and making one there is nobody's wish.
+    if TERMINATION_LOG.exists():
+        with contextlib.suppress(OSError):
+            TERMINATION_LOG.write_text(line[:4096])
+    return CANNOT_START
+
+
+class Worker:
+    """One process' life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._metrics = Metrics()
+        first_token_s = settings.prefill_timeout_s + FIRST_TOKEN_SLACK_S
+        self._service = Service(settings.served_name, settings.worker, self._metrics, first_token_s)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        runner = web.AppRunner(make_app(self._service), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._settings.host, self._settings.port, shutdown_timeout=1.0).start()
+            return await self._serve()
+        except OSError as error:
+            return give_up(f"cannot listen at {self._settings.host}: {error}")
+        finally:
+            await runner.cleanup()
+
+    async def _serve(self) -> int:
+        stopped = asyncio.create_task(self._stop.wait())
+        loading = asyncio.create_task(self._load())
+        await asyncio.wait({stopped, loading}, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
+            # Nothing is under way yet, and the thread that loads cannot be asked to stop.
+            logging.shutdown()
+            os._exit(0)
+        try:
+            assembled = loading.result()
+        except ModelLoadError as error:
+            return give_up(str(error))
+        LOG.info("%s is ready", self._settings.served_name)
+        await stopped
+        await self._drain()
+        await assembled.stop()
+        return 0
+
+    async def _load(self) -> Assembled:
+        model = await asyncio.to_thread(load, self._settings)
+        return await assemble(model, self._settings, self._service)
+
+    async def _drain(self) -> None:
+        """`/ready` fails from now on; wait for the answers that are under way, at most DRAIN_S."""
+        self._service.phase = Phase.DRAINING
+        begun = time.monotonic()
+        while (passed := time.monotonic() - begun) < DRAIN_S:
+            if passed >= DRAIN_AT_LEAST_S and not self._service.busy:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+        LOG.warning("%d requests were still under way after %.0f s", self._service.active, DRAIN_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The worker's figures for Prometheus: vLLM's names, meanings and buckets where it has them, our prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tandem_worker.transfer.base import Meter
+
+if TYPE_CHECKING:
+    from tandem_worker.engine import EngineStats, ModelInfo
+
+# vLLM's lists (vllm/v1/metrics/loggers.py), so that one dashboard reads both. Seconds.
+TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+)  # fmt: skip
+GAP_BUCKETS: Final = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+LATENCY_BUCKETS: Final = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+TRANSFER_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+COUNTERS: Final = {
+    "prefix_queries": ("tandem_prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits": ("tandem_prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "prefill_tokens": ("tandem_prefill_tokens", "Prompt tokens computed."),
+    "prefill_busy_s": ("tandem_prefill_busy_seconds", "Seconds spent computing prompts."),
+    "decode_steps": ("tandem_decode_steps", "Decode steps."),
+    "decode_busy_s": ("tandem_decode_busy_seconds", "Seconds spent in decode steps."),
+    "decode_tokens": ("tandem_decode_tokens", "Tokens decoded: the batch size summed over the steps."),
+}
+GAUGES: Final = {
+    "running": ("tandem_num_requests_running", "Requests that are computed."),
+    "waiting": ("tandem_num_requests_waiting", "Requests that wait."),
+    "prefill_waiting_tokens": ("tandem_prefill_waiting_tokens", "Prompt tokens that wait to be computed."),
+    "kv_usage": ("tandem_kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1; cached pages are free."),
+    "quarantined_pages": ("tandem_kv_quarantined_pages", "Pages kept from everybody until their writer has stopped."),
+}
+
+
+class EngineCollector(Collector):
+    """Reads the engine's own counters when scraped: nothing is counted twice."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not ask the engine."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One look at the engine."""
+        stats = self._stats()
+        for field, (name, text) in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=float(getattr(stats, field)))
+        for field, (name, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=float(getattr(stats, field)))
+
+
+class TicketCollector(Collector):
+    """Open and quarantined tickets, counted when scraped."""
+
+    def __init__(self, count: Callable[[], tuple[int, int]]) -> None:
+        self._count = count
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not count."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One look at the tickets."""
+        gauge = GaugeMetricFamily("tandem_transfer_tickets", "Tickets that hold pages.", labels=["state"])
+        for state, value in zip(("open", "quarantined"), self._count(), strict=True):
+            gauge.add_metric([state], float(value))
+        yield gauge
+
+
+class Metrics(Meter):
+    """All series of one worker, in a registry of its own."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.ttft = self._histogram(
+            "tandem_time_to_first_token_seconds", "From arrival here to the first token.", TTFT_BUCKETS
+        )
+        self.tpot = self._histogram(
+            "tandem_request_time_per_output_token_seconds",
+            "Mean time per output token after the first, per request.",
+            GAP_BUCKETS,
+        )
+        self.gap = self._histogram("tandem_inter_token_latency_seconds", "From one token to the next.", GAP_BUCKETS)
+        self.e2e = self._histogram(
+            "tandem_e2e_request_latency_seconds", "From arrival here to the last token.", LATENCY_BUCKETS
+        )
+        self.queue = self._histogram(
+            "tandem_request_queue_time_seconds",
+            "Prefill worker: from a prompt's arrival to the head of the queue.",
+            LATENCY_BUCKETS,
+        )
+        self.prefill = self._histogram(
+            "tandem_request_prefill_time_seconds",
+            "Prefill worker: from the ticket to the first token.",
+            LATENCY_BUCKETS,
+        )
+        self.transfer = self._histogram(
+            "tandem_kv_transfer_seconds",
+            "From the first token to the commit: what of the transfer the computing did not hide.",
+            TRANSFER_BUCKETS,
+        )
+        moved = Counter(
+            "tandem_kv_transfer_bytes", "KV bytes moved between workers.", ["direction"], registry=self.registry
+        )
+        self._sent = moved.labels("sent")
+        self._received = moved.labels("received")
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def describe_worker(
+        self,
+        info: ModelInfo,
+        backend: str,
+        stats: Callable[[], EngineStats],
+        tickets: Callable[[], tuple[int, int]],
+    ) -> None:
+        """Once the model is loaded: its sizes, the backend, and the live figures."""
+        names = ("parameters", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab", "element_bytes")
+        sizes = Gauge("tandem_model_info", "The model's sizes, as labels.", names, registry=self.registry)
+        sizes.labels(*(str(getattr(info, name)) for name in names)).set(1)
+        used = Gauge(
+            "tandem_transfer_backend_info", "The transfer backend in use.", ["backend"], registry=self.registry
+        )
+        used.labels(backend).set(1)
+        self.registry.register(EngineCollector(stats))
+        self.registry.register(TicketCollector(tickets))
+
+    def exposition(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def sent(self, byte_count: int) -> None:
+        """See Meter."""
+        self._sent.inc(byte_count)
+
+    def received(self, byte_count: int) -> None:
+        """See Meter."""
+        self._received.inc(byte_count)
+
+    def queued(self, seconds: float) -> None:
+        """See Meter."""
+        self.queue.observe(seconds)
+
+    def prefilled(self, seconds: float) -> None:
+        """See Meter."""
+        self.prefill.observe(seconds)
+
+    def transferred(self, seconds: float) -> None:
+        """See Meter."""
+        self.transfer.observe(seconds)

@@ -1,0 +1,117 @@
+"""The worker's command line and environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tandem_worker.transfer.handshake import parse_key
+
+
+class SettingsError(Exception):
+    """The worker cannot be started like this; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that is fixed for a worker's life. Sizes as in the flags."""
+
+    model: Path
+    served_name: str
+    dtype: str
+    max_context: int
+    host: str
+    port: int
+    kv_port: int
+    page_tokens: int
+    kv_memory_mib: int
+    chunk_tokens: int
+    max_batch: int
+    max_queue: int
+    threads: int | None
+    prefill_timeout_s: float
+    backend: str
+    key: bytes
+    worker: str
+
+
+def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Raises SettingsError; argparse itself ends the process with code 2 for an unknown flag."""
+    flags = make_parser(environment).parse_args(arguments)
+    if flags.transfer_backend != "tcp":
+        raise SettingsError(f"--transfer-backend {flags.transfer_backend} is not built into this worker; use tcp")
+    if "TANDEM_TRANSFER_KEY" not in environment:
+        raise SettingsError("TANDEM_TRANSFER_KEY is not set: mount the resource's transfer-key Secret as it")
+    try:
+        key = parse_key(environment["TANDEM_TRANSFER_KEY"])
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    model = model_path(flags.model)
+    return Settings(
+        model=model,
+        served_name=flags.served_name or model.name,
+        dtype=flags.dtype,
+        max_context=flags.max_context,
+        host=flags.host,
+        port=flags.port,
+        kv_port=flags.kv_port,
+        page_tokens=flags.page_tokens,
+        kv_memory_mib=flags.kv_memory_mib,
+        chunk_tokens=flags.chunk_tokens,
+        max_batch=flags.max_batch,
+        max_queue=flags.max_queue,
+        threads=flags.threads,
+        prefill_timeout_s=flags.prefill_timeout,
+        backend=flags.transfer_backend,
+        key=key,
+        worker=environment.get("POD_NAME") or socket.gethostname(),
+    )
+
+
+def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The flags of docs/reference/borders.md."""
+    parser = argparse.ArgumentParser("tandem-worker", description="Serve one model: prefill, decode, or both.")
+    parser.add_argument("--model", required=True, help="file:///directory with model.gguf or *.safetensors")
+    parser.add_argument("--served-name", default="", help="the name that clients use; default: the directory's")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--max-context", type=positive, default=2048, help="tokens of prompt and answer")
+    parser.add_argument("--host", default=environment.get("POD_IP") or "127.0.0.1", help="the pod's own address")
+    parser.add_argument("--port", type=int, default=8000, help="HTTP")
+    parser.add_argument("--kv-port", type=int, default=8001, help="worker to worker")
+    parser.add_argument("--page-tokens", type=positive, default=16)
+    parser.add_argument("--kv-memory-mib", type=positive, default=512)
+    parser.add_argument("--chunk-tokens", type=positive, default=256)
+    parser.add_argument("--max-batch", type=positive, default=64)
+    parser.add_argument("--max-queue", type=positive, default=256)
+    parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
+    parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
+    parser.add_argument("--transfer-backend", default="tcp")
+    return parser
+
+
+def positive(text: str) -> int:
+    """A whole number above zero, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return number
+
+
+def model_path(source: str) -> Path:
+    """`file:///directory` → the directory. Raises SettingsError for every other source, by its name."""
+    parts = urlsplit(source)
+    if parts.scheme != "file":
+        raise SettingsError(f"--model {source}: a worker loads file:// only, not {parts.scheme or 'a bare path'}")
+    if parts.netloc not in {"", "localhost"} or not parts.path:
+        raise SettingsError(f"--model {source}: write file:// and an absolute directory, as in file:///models/chat")
+    return Path(unquote(parts.path))
+
+
+def from_process() -> Mapping[str, str]:
+    """The process' environment."""
+    return os.environ

@@ -1,0 +1,312 @@
+"""The decode worker: asks for prefills, promises pages, takes chunks in, hands over to the engine at the commit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+from tandem_worker.engine.request import EngineError, Reservation, Sampling, Token
+from tandem_worker.transfer.prefill_side import from_sampling
+from tandem_worker.transfer.ticket import Act, Event, State, Ticket, is_due, step
+from tandem_worker.transfer.wire import (
+    AnyMessage,
+    AskTicket,
+    Cancel,
+    Chunk,
+    Commit,
+    Failed,
+    First,
+    Generation,
+    NoTicket,
+    Prefill,
+    Quiet,
+    TicketGranted,
+    WireError,
+)
+
+if TYPE_CHECKING:
+    from tandem_worker.engine import Engine
+    from tandem_worker.transfer.base import Channel, Meter, Transfer
+    from tandem_worker.transfer.prefill_side import Post
+
+LEASE_S: Final = 30.0  # between two signs of progress of one transfer
+RETRY_MS: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request ended without its end. `code`: queue_full, too_long, timeout, closed, error."""
+
+    reason: str
+    code: str = "error"
+
+
+class Listener(Protocol):
+    """Who waits for a request's tokens; called on the event loop."""
+
+    def on_granted(self, first_page: int) -> None:
+        """Pages are promised; those before `first_page` were here already."""
+
+    def on_pages(self, byte_count: int) -> None:
+        """Pages arrived."""
+
+    def on_token(self, token: Token) -> None:
+        """The next token; the last one carries `finish`."""
+
+    def on_failed(self, failure: Failure) -> None:
+        """No token follows."""
+
+
+@dataclass(slots=True)
+class Pull:
+    """One request whose prefill runs elsewhere."""
+
+    ticket: Ticket
+    channel: Channel
+    prompt: Sequence[int]
+    sampling: Sampling
+    listener: Listener | None  # None: nobody listens any more
+    first: Token | None = None
+    first_at: float = 0.0
+
+
+class DecodeSide:
+    """Owner of all connections that this worker opened. Lives on the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        transfer: Transfer,
+        incarnation: int,
+        *,
+        post: Post,
+        clock: Callable[[], float],
+        meter: Meter,
+        prefill_timeout_s: float,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._engine = engine
+        self._transfer = transfer
+        self._incarnation = incarnation
+        self._post = post
+        self._clock = clock
+        self._meter = meter
+        self._timeout_s = prefill_timeout_s
+        self._lease_s = lease_s
+        self._counter = 0
+        self._by_request: dict[str, Pull] = {}
+        self._by_generation: dict[Generation, Pull] = {}
+        self.stale = 0  # messages of tickets that are no more
+
+    # --- from the server ----------------------------------------------------------------------------------------
+
+    def ask(
+        self, channel: Channel, request: str, prompt: Sequence[int], sampling: Sampling, listener: Listener
+    ) -> None:
+        """Have `prompt` prefilled at the other end of `channel`. `request` must be new, and of 1 to 200 characters.
+
+        Raises ConnectionError where the connection has ended meanwhile: nobody would ever hear of its end again.
+        """
+        if request in self._by_request:
+            raise ValueError(f"request {request} is under way")
+        if not channel.alive:
+            raise ConnectionError("the connection to the prefill worker has just ended")
+        self._counter += 1
+        ticket = Ticket(
+            request=request,
+            generation=Generation(self._incarnation, self._counter),
+            ends_at=self._clock() + self._timeout_s,
+            lease_s=self._lease_s,
+            fence=self._transfer.fence,
+        )
+        pull = Pull(ticket, channel, prompt, sampling, listener)
+        self._by_request[request] = self._by_generation[ticket.generation] = pull
+        message = Prefill(request=request, sampling=from_sampling(sampling), have_pages=self._have_pages(prompt))
+        channel.send(message, struct.pack(f"<{len(prompt)}i", *prompt))
+
+    def cancel(self, request: str) -> None:
+        """Nobody wants the answer any more, in whatever state it is. Idempotent."""
+        pull = self._by_request.get(request)
+        if pull is None:
+            self._engine.cancel(request)
+            return
+        pull.listener = None
+        self._apply(pull, Event.CANCEL)
+
+    def count(self, *states: State) -> int:
+        """Tickets in these states."""
+        return sum(pull.ticket.state in states for pull in self._by_request.values())
+
+    def sweep(self) -> None:
+        """What time alone brings about; called every few dozen milliseconds."""
+        now = self._clock()
+        for pull in [pull for pull in self._by_request.values() if is_due(pull.ticket, now)]:
+            asked = pull.ticket.state is State.ASKED
+            late = (
+                f"no ticket was asked for within {self._timeout_s:.0f} s"
+                if asked
+                else (f"the lease ran out: no progress for {self._lease_s:.0f} s")
+            )
+            self._apply(pull, Event.BROKEN, Failure(late, "timeout"))
+
+    # --- from the prefill worker --------------------------------------------------------------------------------
+
+    def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
+        """One frame of a prefill worker. Raises WireError where it makes no sense at all."""
+        match message:
+            case AskTicket():
+                self._asked(channel, message)
+            case First():
+                self._first(channel, message)
+            case Chunk():
+                self._chunk(channel, message, body)
+            case Commit():
+                if (pull := self._of_generation(channel, message.generation)) is not None:
+                    self._apply(pull, Event.COMMIT, Failure("the commit came before all of its pages"))
+            case Quiet():
+                if (pull := self._of_request(channel, message.request)) is not None:
+                    self._apply(pull, Event.QUIET, Failure("the prefill worker dropped the request"))
+            case Failed():
+                if (pull := self._of_request(channel, message.request)) is not None:
+                    self._apply(pull, Event.FAILED, Failure(message.reason, message.code))
+            case _:
+                raise WireError(f"a prefill worker must not send {type(message).__name__}")
+
+    def on_closed(self, channel: Channel, reason: str) -> None:
+        """Nothing that this connection carried can arrive any more."""
+        for pull in [pull for pull in self._by_request.values() if pull.channel is channel]:
+            self._apply(pull, Event.CLOSED, Failure(f"the prefill worker is gone: {reason}", "closed"))
+
+    def _asked(self, channel: Channel, message: AskTicket) -> None:
+        pull = self._of_request(channel, message.request)
+        if pull is None:
+            channel.send(NoTicket(request=message.request, reason="no such request here"))
+        elif pull.ticket.state is State.ASKED:
+            self._promise(pull, message.pages)
+
+    def _promise(self, pull: Pull, pages: int) -> None:
+        request = pull.ticket.request
+        try:
+            got = self._engine.reserve(request, pull.prompt, pull.sampling)
+        except EngineError as error:
+            pull.channel.send(NoTicket(request=request, reason=str(error)[:512] or "refused"))
+            return
+        if not isinstance(got, Reservation):
+            pull.channel.send(NoTicket(request=request, retry_ms=RETRY_MS))
+        elif got.pages != pages:
+            self._engine.release(request)
+            pull.channel.send(NoTicket(request=request, reason=f"{pages} pages asked for, {got.pages} needed"))
+        else:
+            self._grant(pull, got)
+
+    def _grant(self, pull: Pull, got: Reservation) -> None:
+        pull.ticket = pull.ticket.with_pages(got.have_pages, got.pages)
+        self._apply(pull, Event.GRANT)
+        if pull.listener is not None:
+            pull.listener.on_granted(got.have_pages)
+        pull.channel.send(
+            TicketGranted(
+                request=pull.ticket.request,
+                generation=pull.ticket.generation,
+                first_page=got.have_pages,
+                lease_ms=int(self._lease_s * 1000),
+            )
+        )
+
+    def _first(self, channel: Channel, message: First) -> None:
+        pull = self._of_generation(channel, message.generation)
+        if pull is None or pull.ticket.state is not State.OPEN:
+            return
+        pull.first = Token(message.token, message.logprob, message.top, message.finish)
+        pull.first_at = self._clock()
+        self._apply(pull, Event.FIRST_TOKEN)
+        if message.finish is not None:  # the whole answer is one token: its pages need not come
+            pull.listener = None
+            self._apply(pull, Event.CANCEL)
+
+    def _chunk(self, channel: Channel, message: Chunk, body: memoryview) -> None:
+        pull = self._of_generation(channel, message.generation)
+        if pull is None or pull.ticket.state not in {State.OPEN, State.FIRST}:
+            return
+        if not pull.ticket.fits(message.first_page, message.pages):
+            raise WireError(f"pages {message.first_page}+{message.pages} lie outside of the ticket")
+        self._apply(pull, Event.CHUNK)
+        try:
+            self._transfer.receive(self._engine, pull.ticket.request, message, body)
+        except EngineError as error:
+            self._apply(pull, Event.BROKEN, Failure(str(error)))
+            return
+        self._meter.received(len(body))
+        if pull.listener is not None:
+            pull.listener.on_pages(len(body))
+        pull.ticket = pull.ticket.with_arrived(message.first_page, message.pages)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _of_request(self, channel: Channel, request: str) -> Pull | None:
+        pull = self._by_request.get(request)
+        return self._if_from(channel, pull)
+
+    def _of_generation(self, channel: Channel, generation: Generation) -> Pull | None:
+        return self._if_from(channel, self._by_generation.get(generation))
+
+    def _if_from(self, channel: Channel, pull: Pull | None) -> Pull | None:
+        """A ticket is spoken of by the peer that it was given to, on that very connection, or not at all."""
+        if pull is None or pull.channel is not channel:
+            self.stale += 1
+            return None
+        return pull
+
+    def _have_pages(self, prompt: Sequence[int]) -> int:
+        return self._engine.match(prompt)
+
+    def _apply(self, pull: Pull, event: Event, failure: Failure | None = None) -> None:
+        pull.ticket, acts = step(pull.ticket, event, self._clock())
+        if pull.ticket.over:
+            del self._by_request[pull.ticket.request]
+            del self._by_generation[pull.ticket.generation]
+        for act in acts:
+            self._carry_out(pull, act, failure)
+
+    def _carry_out(self, pull: Pull, act: Act, failure: Failure | None) -> None:
+        request = pull.ticket.request
+        match act:
+            case Act.EMIT:
+                if pull.listener is not None and pull.first is not None:
+                    pull.listener.on_token(pull.first)
+            case Act.COMMIT:
+                self._commit(pull)
+            case Act.RELEASE:
+                self._engine.release(request)
+            case Act.QUARANTINE:
+                self._engine.quarantine(request)
+            case Act.UNQUARANTINE:
+                self._engine.unquarantine(request)
+            case Act.TELL_WRITER:
+                pull.channel.send(Cancel(request=request))
+            case Act.TELL_CLIENT:
+                self._tell(pull, failure or Failure("the transfer failed"))
+            case Act.RENEW | Act.WRITE:
+                pass  # done by the ticket, and by the caller, who has the pages
+            case _:
+                assert_never(act)
+
+    def _commit(self, pull: Pull) -> None:
+        self._meter.transferred(self._clock() - pull.first_at)
+        listener, first = pull.listener, pull.first
+        if listener is None or first is None:
+            self._engine.release(pull.ticket.request)
+            return
+        try:
+            self._engine.commit(pull.ticket.request, first, partial(self._post, listener.on_token))
+        except EngineError as error:
+            self._tell(pull, Failure(str(error)))
+
+    @staticmethod
+    def _tell(pull: Pull, failure: Failure) -> None:
+        if pull.listener is not None:
+            pull.listener.on_failed(failure)
+            pull.listener = None

@@ -1,0 +1,238 @@
+"""One connection between two workers: handshake, frames, signs of life, and small messages ahead of pages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.wire import (
+    MAX_HEADER,
+    AnyMessage,
+    Chunk,
+    FrameReader,
+    Generation,
+    Hello,
+    Message,
+    Ping,
+    Prefill,
+    WireError,
+    encode,
+    frame_head,
+)
+
+if TYPE_CHECKING:
+    from tandem_worker.transfer.base import Owner
+
+PING_EVERY_S: Final = 1.0
+SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
+HANDSHAKE_S: Final = 5.0
+HELLO_BYTES: Final = 4096  # what a stranger may send in one header
+BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What both sides of every connection of this worker share. `max_context` in tokens bounds a prompt's body."""
+
+    identity: Identity
+    key: bytes
+    page_bytes: int
+    max_context: int
+
+
+class Link(asyncio.BufferedProtocol):
+    """A `Channel`. `ready` is done once the peer is proven; or it fails with RefusedError or ConnectionError."""
+
+    def __init__(self, side: Side, terms: Terms, owner: Owner) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._terms = terms
+        self._owner = owner
+        self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key)
+        self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._peer: Hello | None = None
+        self._reason = ""
+        self._urgent: deque[tuple[bytes, bytes | memoryview]] = deque()
+        self._bulk: deque[tuple[Generation, bytes, bytes | memoryview]] = deque()
+        self._backlog = 0
+        self._paused = False
+        self._silent = 0
+        self.ready: asyncio.Future[Hello] = self._loop.create_future()
+        self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits
+
+    # --- what the two sides of a transfer use -------------------------------------------------------------------
+
+    @property
+    def peer(self) -> Hello:
+        """Who is at the other end; only once `ready`."""
+        if self._peer is None:
+            raise WireError("the handshake is not done")
+        return self._peer
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of pages that wait to be sent."""
+        return self._backlog
+
+    @property
+    def alive(self) -> bool:
+        """May messages still be sent?"""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, message: Message, body: bytes | memoryview = b"") -> None:
+        """A small message, ahead of all waiting pages."""
+        self._urgent.append((frame_head(encode(message), len(body)), body))
+        self._pump()
+
+    def push(self, generation: Generation, message: Message, body: bytes | memoryview = b"") -> None:
+        """Pages, and what must follow them, in order."""
+        self._bulk.append((generation, frame_head(encode(message), len(body)), body))
+        self._backlog += len(body)
+        self._pump()
+
+    def drop(self, generation: Generation) -> None:
+        """Forget this generation's waiting pages."""
+        self._bulk = deque(item for item in self._bulk if item[0] != generation)
+        self._backlog = sum(len(item[2]) for item in self._bulk)
+
+    def close(self, reason: str) -> None:
+        """End the connection after what was written; the owner hears `reason`."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+        # uvloop's transports are not subclasses of asyncio's, so the promise is for the type checker alone.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        keep_alive(transport.get_extra_info("socket"))
+        self._timer = self._loop.call_later(HANDSHAKE_S, self.abort, f"no handshake within {HANDSHAKE_S:.0f} s")
+        if self._handshake is not None:
+            self._send_all(self._handshake.start().send)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
+        self._silent = 0
+        try:
+            self._reader.advance(nbytes)
+        except WireError as error:
+            self.abort(str(error))
+
+    def eof_received(self) -> bool:  # noqa: D102
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        reason = self._reason or (str(exc) if exc else "the peer closed the connection")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._urgent.clear()
+        self._bulk.clear()
+        self._backlog = 0
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(reason))
+        if self._peer is not None:
+            self._owner.on_closed(self, reason)
+
+    def pause_writing(self) -> None:  # noqa: D102
+        self._paused = True
+
+    def resume_writing(self) -> None:  # noqa: D102
+        self._paused = False
+        self._pump()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        while not self._paused and self._urgent:
+            self._write(transport, *self._urgent.popleft())
+        while not self._paused and self._bulk:
+            _, head, body = self._bulk.popleft()
+            self._backlog -= len(body)
+            self._write(transport, head, body)
+
+    @staticmethod
+    def _write(transport: asyncio.Transport, head: bytes, body: bytes | memoryview) -> None:
+        if len(body):
+            transport.writelines((head, body))
+        else:
+            transport.write(head)
+
+    def _send_all(self, messages: tuple[Message, ...]) -> None:
+        for message in messages:
+            self.send(message)
+
+    def _admit(self, message: AnyMessage, body_bytes: int) -> None:
+        """Which bodies may follow which headers, exactly. Raises WireError."""
+        if isinstance(message, Chunk):
+            fits = body_bytes == message.pages * self._terms.page_bytes
+        elif isinstance(message, Prefill):
+            fits = body_bytes % 4 == 0 and 0 < body_bytes <= 4 * self._terms.max_context
+        else:
+            fits = body_bytes == 0
+        if not fits or (self._handshake is not None and body_bytes):
+            raise WireError(f"{type(message).__name__} with a body of {body_bytes} B")
+
+    def _on_frame(self, message: AnyMessage, header: bytes, body: memoryview) -> None:
+        if self._handshake is not None:
+            self._shake(self._handshake, message, header)
+        elif not isinstance(message, Ping):
+            self._owner.on_message(self, message, body)
+
+    def _shake(self, handshake: Handshake, message: AnyMessage, header: bytes) -> None:
+        step = handshake.receive(message, header)
+        self._send_all(step.send)
+        if step.refused:
+            if not self.ready.done():
+                self.ready.set_exception(RefusedError(step.refused))
+            self.close(step.refused)
+        elif step.peer is not None:
+            self._start(step.peer)
+
+    def _start(self, peer: Hello) -> None:
+        self._handshake = None
+        self._peer = peer
+        self._reader.max_header = MAX_HEADER
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+        if not self.ready.done():
+            self.ready.set_result(peer)
+
+    def _tick(self) -> None:
+        # Counted in pings, not in seconds: a loop that was late itself must not take its peer for dead.
+        self._silent += 1
+        if self._silent > SILENT_PINGS:
+            self.abort(f"no sign of life for {SILENT_PINGS * PING_EVERY_S:.0f} s")
+            return
+        if not self._urgent:  # a peer that does not read gets no pile of pings
+            self.send(Ping())
+        self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+
+
+def keep_alive(sock: socket.socket | None) -> None:
+    """The kernel's own probes find a peer whose machine is gone; small messages leave at once."""
+    if sock is None:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

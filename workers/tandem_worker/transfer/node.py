@@ -1,0 +1,75 @@
+"""A worker's transfer as one thing: it listens, connects, can do both sides' work (a role is a routing decision)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from tandem_worker.transfer.decode_side import DecodeSide
+from tandem_worker.transfer.link import Terms
+from tandem_worker.transfer.peers import Listening, Peers
+from tandem_worker.transfer.prefill_side import PrefillSide
+
+if TYPE_CHECKING:
+    from tandem_worker.engine import Engine
+    from tandem_worker.transfer.base import Meter, Transfer
+    from tandem_worker.transfer.handshake import Identity
+    from tandem_worker.transfer.prefill_side import Post
+
+SWEEP_S: Final = 0.05
+
+
+class Node:
+    """Both sides of the transfer for one engine. Make it inside the running event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        transfer: Transfer,
+        identity: Identity,
+        key: bytes,
+        *,
+        max_context: int,
+        post: Post,
+        meter: Meter,
+        prefill_timeout_s: float,
+        local_host: str | None = None,
+    ) -> None:
+        terms = Terms(identity, key, transfer.page_bytes, max_context)
+        clock = time.monotonic
+        self.decode = DecodeSide(
+            engine,
+            transfer,
+            identity.incarnation,
+            post=post,
+            clock=clock,
+            meter=meter,
+            prefill_timeout_s=prefill_timeout_s,
+        )
+        self.prefill = PrefillSide(engine, transfer, identity.page_tokens, post=post, clock=clock, meter=meter)
+        self.peers = Peers(terms, self.decode, local_host)
+        self._listening = Listening(terms, self.prefill)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen for decode workers; returns the port. Raises OSError."""
+        bound = await self._listening.start(host, port)
+        self._sweeper = asyncio.create_task(self._sweep())
+        return bound
+
+    async def stop(self) -> None:
+        """End all connections; what was under way ends as if the peer had gone."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self.peers.close()
+        await self._listening.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.decode.sweep()
+            self.prefill.sweep()

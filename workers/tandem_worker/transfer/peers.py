@@ -1,0 +1,136 @@
+"""Who this worker is connected to: one persistent connection to each prefill worker, opened when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from typing import TYPE_CHECKING, Final
+
+from tandem_worker.transfer.handshake import RefusedError, Side
+from tandem_worker.transfer.link import HANDSHAKE_S, Link, Terms
+
+if TYPE_CHECKING:
+    from tandem_worker.transfer.base import Owner
+
+CONNECT_S: Final = 3.0
+PEERS_AT_MOST: Final = 1024
+STRANGERS_AT_MOST: Final = 64  # connections whose handshake is not done
+
+
+class PeerError(Exception):
+    """The prefill worker cannot be had; the text says which and why."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`10.0.0.1:8001` or `[fd00::1]:8001`. Raises ValueError; names are refused, so nothing is ever looked up."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        number = int(port)
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} is not ip:port") from None
+    if not 0 < number < 65536:
+        raise ValueError(f"{text[:80]!r} has no valid port")
+    return str(address), number
+
+
+class Peers:
+    """Connections that this worker opens, by address."""
+
+    def __init__(self, terms: Terms, owner: Owner, local_host: str | None = None) -> None:
+        self._terms = terms
+        self._owner = owner
+        self._local = (local_host, 0) if local_host else None
+        self._links: dict[tuple[str, int], Link] = {}
+        self._opening: dict[tuple[str, int], asyncio.Task[Link]] = {}
+
+    async def get(self, address: tuple[str, int]) -> Link:
+        """The live connection to `address`, opened if need be. Raises PeerError within CONNECT_S + HANDSHAKE_S."""
+        link = self._links.get(address)
+        if link is not None and link.alive:
+            return link
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.create_task(self._open(address))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        # Shielded: others may wait for the same connection.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in list(self._opening.values()):
+            task.cancel()
+        for link in self._links.values():
+            link.close("this worker stops")
+        self._links.clear()
+
+    def _opened(self, address: tuple[str, int], done: asyncio.Task[Link]) -> None:
+        self._opening.pop(address, None)
+        if not done.cancelled():
+            done.exception()  # heard, even if all that waited have left
+
+    async def _open(self, address: tuple[str, int]) -> Link:
+        self._links = {known: link for known, link in self._links.items() if link.alive}
+        if len(self._links) >= PEERS_AT_MOST:
+            raise PeerError(f"{PEERS_AT_MOST} prefill workers are connected already")
+        where = f"{address[0]}:{address[1]}"
+        link: Link | None = None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, link = await asyncio.get_running_loop().create_connection(
+                    lambda: Link(Side.OPENER, self._terms, self._owner), *address, local_addr=self._local
+                )
+            async with asyncio.timeout(HANDSHAKE_S):
+                await link.ready
+        except RefusedError as error:
+            raise PeerError(f"{where} and this worker must not exchange pages: {error}") from error
+        except (OSError, TimeoutError) as error:
+            if link is not None:
+                link.abort("no handshake")
+            raise PeerError(f"no connection to {where}: {error or 'timed out'}") from error
+        self._links[address] = link
+        return link
+
+
+class Listening:
+    """The port where decode workers connect."""
+
+    def __init__(self, terms: Terms, owner: Owner) -> None:
+        self._terms = terms
+        self._owner = owner
+        self._links: set[Link] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen at that address alone; returns the port (0 picks one). Raises OSError."""
+        server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        self._links = {link for link in self._links if link.alive or not link.ready.done()}
+        if sum(not link.ready.done() for link in self._links) >= STRANGERS_AT_MOST:
+            return Deaf()
+        link = Link(Side.ANSWERER, self._terms, self._owner)
+        self._links.add(link)
+        return link
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        if self._server is not None:
+            self._server.close()
+        for link in self._links:
+            link.close("this worker stops")
+        if self._server is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._server.wait_closed()
+
+
+class Deaf(asyncio.Protocol):
+    """Hangs up at once: too many strangers."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+        transport.close()

@@ -1,0 +1,305 @@
+"""The prefill worker: takes prompts, asks for a ticket at the head of the queue, pushes pages."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueFullError, Sampling
+from tandem_worker.transfer.push import Act, Event, State, step
+from tandem_worker.transfer.wire import (
+    AnyMessage,
+    AskTicket,
+    Cancel,
+    Commit,
+    Failed,
+    First,
+    Generation,
+    NoTicket,
+    Prefill,
+    Quiet,
+    SamplingFields,
+    TicketGranted,
+    WireError,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tandem_worker.engine import Engine, Token
+    from tandem_worker.transfer.base import Channel, Meter, Transfer
+
+Post = Callable[..., None]  # post(function, *arguments): call it on the event loop, from any thread
+
+ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
+ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
+BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for this peer, no further request of it is started
+NOBODY: Final = Generation(0, 0)
+
+
+@dataclass(slots=True)
+class Push:
+    """One request of one decode worker, from `prefill` to its end."""
+
+    key: str  # the engine's id: unique over all connections
+    request: str  # the decode worker's id
+    channel: Channel
+    pages: int
+    arrived_at: float
+    state: State = State.QUEUED
+    generation: Generation = NOBODY
+    tries: int = 0
+    due_at: float = 0.0  # READY: when to ask; ASKING: when the answer is overdue
+    admitted_at: float = 0.0
+
+
+class PrefillSide:
+    """Owner of all connections that decode workers opened. Lives on the event loop; the engine's thread posts to it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        transfer: Transfer,
+        page_tokens: int,
+        *,
+        post: Post,
+        clock: Callable[[], float],
+        meter: Meter,
+    ) -> None:
+        self._engine = engine
+        self._transfer = transfer
+        self._page_tokens = page_tokens
+        self._post = post
+        self._clock = clock
+        self._meter = meter
+        self._counter = 0
+        self._pushes: dict[str, Push] = {}
+        self._by_request: dict[tuple[int, str], Push] = {}
+
+    @property
+    def active(self) -> int:
+        """Requests that have not ended."""
+        return len(self._pushes)
+
+    # --- from the decode worker ---------------------------------------------------------------------------------
+
+    def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
+        """One frame of a decode worker. Raises WireError where it makes no sense at all."""
+        match message:
+            case Prefill():
+                self._begin(channel, message, body)
+            case TicketGranted():
+                self._granted(channel, message)
+            case NoTicket():
+                self._denied(channel, message)
+            case Cancel():
+                self._cancelled(channel, message)
+            case _:
+                raise WireError(f"a decode worker must not send {type(message).__name__}")
+
+    def on_closed(self, channel: Channel, reason: str) -> None:
+        """Nobody is there any more: the work of this connection stops."""
+        for push in [push for push in self._pushes.values() if push.channel is channel]:
+            self._apply(push, Event.CLOSED, reason)
+
+    def sweep(self) -> None:
+        """What time alone brings about; called every few dozen milliseconds."""
+        now = self._clock()
+        for push in list(self._pushes.values()):
+            if push.state is State.ASKING and now >= push.due_at:
+                self._apply(push, Event.GIVE_UP, f"the decode worker did not answer within {ANSWER_S:.0f} s")
+            elif push.state is State.READY:
+                self._ask_if_due(push)
+
+    def _begin(self, channel: Channel, message: Prefill, body: memoryview) -> None:
+        if (id(channel), message.request) in self._by_request:
+            raise WireError(f"request {message.request} was sent twice")
+        prompt = list(struct.unpack(f"<{len(body) // 4}i", body))
+        self._counter += 1
+        key = f"kv{self._counter}:{message.request}"
+        pages = -(-len(prompt) // self._page_tokens)
+        push = Push(key, message.request, channel, pages, self._clock())
+        try:
+            # The ticket decides what travels: what the decode worker had when it asked may be gone when it promises.
+            self._engine.submit_prefill(key, prompt, to_sampling(message.sampling), 0, Sink(self, key))
+        except EngineError as error:
+            channel.send(Failed(request=message.request, reason=str(error)[:512], code=code_of(error)))
+            return
+        self._pushes[key] = push
+        self._by_request[id(channel), message.request] = push
+
+    def _granted(self, channel: Channel, message: TicketGranted) -> None:
+        push = self._by_request.get((id(channel), message.request))
+        if push is None or push.state is not State.ASKING:
+            return  # given up meanwhile: the decode worker has our `failed` or `quiet`
+        if message.first_page > push.pages:
+            raise WireError(f"a ticket from page {message.first_page} for a prompt of {push.pages} pages")
+        push.generation = message.generation
+        push.admitted_at = self._clock()
+        self._apply(push, Event.TICKET, first_page=message.first_page)
+
+    def _denied(self, channel: Channel, message: NoTicket) -> None:
+        push = self._by_request.get((id(channel), message.request))
+        if push is None:
+            return
+        if message.reason:
+            self._apply(push, Event.GIVE_UP, message.reason)
+        elif push.tries >= ASK_TRIES:
+            self._apply(push, Event.GIVE_UP, f"the decode worker had no room {push.tries} times")
+        else:
+            push.due_at = self._clock() + message.retry_ms / 1000
+            self._apply(push, Event.NO_TICKET)
+
+    def _cancelled(self, channel: Channel, message: Cancel) -> None:
+        push = self._by_request.get((id(channel), message.request))
+        if push is None:
+            # It ended here; its last pages may still wait in the queue, so the answer goes behind them.
+            channel.push(NOBODY, Quiet(request=message.request))
+        else:
+            self._apply(push, Event.CANCEL)
+
+    # --- from the engine (posted) -------------------------------------------------------------------------------
+
+    def on_head(self, key: str) -> None:
+        """The engine would compute it next."""
+        if (push := self._pushes.get(key)) is not None:
+            self._meter.queued(self._clock() - push.arrived_at)
+            self._apply(push, Event.HEAD)
+            self._ask_if_due(push)
+
+    def on_chunk(self, key: str, first_page: int, pages: Tensor) -> None:
+        """Pages are computed."""
+        push = self._pushes.get(key)
+        if push is not None and Act.PUSH in self._apply(push, Event.CHUNK):
+            self._meter.sent(self._transfer.push(push.channel, push.generation, first_page, pages))
+
+    def on_first(self, key: str, token: Token) -> None:
+        """The first token is sampled; its pages follow."""
+        push = self._pushes.get(key)
+        if push is not None and Act.SAY_FIRST in self._apply(push, Event.FIRST):
+            self._meter.prefilled(self._clock() - push.admitted_at)
+            push.channel.send(
+                First(
+                    generation=push.generation,
+                    token=token.id,
+                    logprob=token.logprob,
+                    top=token.top,
+                    finish=token.finish,
+                )
+            )
+
+    def on_done(self, key: str) -> None:
+        """The engine has handed everything over."""
+        if (push := self._pushes.get(key)) is not None:
+            self._apply(push, Event.DONE)
+
+    def on_failed(self, key: str, reason: str) -> None:
+        """The engine gave it up."""
+        if (push := self._pushes.get(key)) is not None:
+            self._apply(push, Event.FAILED, reason)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """From the engine's thread to the event loop."""
+        self._post(function, *arguments)
+
+    def _ask_if_due(self, push: Push) -> None:
+        if push.state is State.READY and self._clock() >= push.due_at and push.channel.backlog <= BACKLOG_BYTES:
+            push.tries += 1
+            push.due_at = self._clock() + ANSWER_S
+            self._apply(push, Event.ASK)
+
+    def _apply(self, push: Push, event: Event, reason: str = "", first_page: int = 0) -> tuple[Act, ...]:
+        push.state, acts = step(push.state, event)
+        if push.state is State.ENDED:
+            del self._pushes[push.key]
+            del self._by_request[id(push.channel), push.request]
+        for act in acts:
+            self._carry_out(push, act, reason, first_page)
+        return acts
+
+    def _carry_out(self, push: Push, act: Act, reason: str, first_page: int) -> None:
+        channel = push.channel
+        match act:
+            case Act.ASK:
+                channel.send(AskTicket(request=push.request, pages=push.pages))
+            case Act.ADMIT:
+                self._engine.admit_prefill(push.key, first_page)
+            case Act.STOP:
+                self._engine.cancel(push.key)
+            case Act.DROP:
+                channel.drop(push.generation)
+            case Act.SAY_COMMIT:
+                channel.push(push.generation, Commit(generation=push.generation, pages=push.pages))
+            case Act.SAY_QUIET:
+                channel.send(Quiet(request=push.request))
+            case Act.SAY_FAILED:
+                channel.send(Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
+            case Act.PUSH | Act.SAY_FIRST:
+                pass  # the caller has what is to be sent
+            case _:
+                assert_never(act)
+
+
+class Sink:
+    """The engine's `PrefillSink` of one request: only posts."""
+
+    def __init__(self, side: PrefillSide, key: str) -> None:
+        self._side = side
+        self._key = key
+
+    def on_head(self) -> None:
+        """See PrefillSink."""
+        self._side.post(self._side.on_head, self._key)
+
+    def on_chunk(self, first_page: int, pages: Tensor) -> None:
+        """See PrefillSink."""
+        self._side.post(self._side.on_chunk, self._key, first_page, pages)
+
+    def on_first(self, token: Token) -> None:
+        """See PrefillSink."""
+        self._side.post(self._side.on_first, self._key, token)
+
+    def on_done(self) -> None:
+        """See PrefillSink."""
+        self._side.post(self._side.on_done, self._key)
+
+    def on_failed(self, reason: str) -> None:
+        """See PrefillSink."""
+        self._side.post(self._side.on_failed, self._key, reason)
+
+
+def to_sampling(fields: SamplingFields) -> Sampling:
+    """The wire's sampling → the engine's."""
+    return Sampling(
+        max_tokens=fields.max_tokens,
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        seed=fields.seed,
+        stop_ids=fields.stop_ids,
+        ignore_eos=fields.ignore_eos,
+        top_logprobs=fields.top_logprobs,
+    )
+
+
+def from_sampling(sampling: Sampling) -> SamplingFields:
+    """The engine's sampling → the wire's."""
+    return SamplingFields(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop_ids=sampling.stop_ids,
+        ignore_eos=sampling.ignore_eos,
+        top_logprobs=sampling.top_logprobs,
+    )
+
+
+def code_of(error: EngineError) -> str:
+    """A refusal's short name on the wire."""
+    if isinstance(error, QueueFullError):
+        return "queue_full"
+    return "too_long" if isinstance(error, PromptTooLongError) else "error"

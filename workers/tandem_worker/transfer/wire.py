@@ -1,0 +1,256 @@
+"""What two workers say to each other, and how it lies on the wire: msgpack headers, raw bodies, every length capped.
+
+A frame: 4 bytes header length, 8 bytes body length (big-endian), the header, the body. Lengths are judged before
+anything of that size is allocated; what a header's type may carry is judged by the reader of the frame (`admit`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+HEAD: Final = struct.Struct("!IQ")
+MAX_HEADER: Final = 64 * 1024
+MAX_BODY: Final = 256 * 1024 * 1024
+NONCE_BYTES: Final = 32
+
+Text = Annotated[str, msgspec.Meta(max_length=512)]
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: the engine failed, no token
+
+
+class WireError(Exception):
+    """The other side spoke nonsense: the connection ends, with this sentence as its reason."""
+
+
+class Generation(msgspec.Struct, frozen=True, array_like=True):
+    """Which promise is meant: the decode worker's incarnation (random, 64 bits) and its ticket counter."""
+
+    incarnation: Annotated[int, msgspec.Meta(ge=0)]
+    counter: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=str.lower):
+    """Base of all headers; the tag is the message's name in docs/reference/transfer.md."""
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Who speaks and what its KV pages mean. Everything but worker, incarnation and nonce must be equal."""
+
+    version: Count
+    model: Text
+    config_hash: Text
+    dtype: Text
+    page_tokens: Count
+    layers: Count
+    kv_heads: Count
+    head_dim: Count
+    worker: Text  # pod name, for people
+    incarnation: Annotated[int, msgspec.Meta(ge=0)]
+    nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
+
+class Auth(Message, frozen=True, kw_only=True):
+    """HMAC-SHA256 over the direction and both hellos, by the shared key."""
+
+    mac: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Refuse(Message, frozen=True, kw_only=True):
+    """The last word of a side that will not talk: what differs, as (refuser's value, other's value)."""
+
+    reason: Text
+    differs: Annotated[dict[Text, tuple[Text, Text]], msgspec.Meta(max_length=16)] = {}
+
+
+class Ping(Message, frozen=True, kw_only=True):
+    """Sent every second by both sides: any frame at all is a sign of life."""
+
+
+class SamplingFields(msgspec.Struct, frozen=True):
+    """The engine's `Sampling`, as it travels."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    seed: int | None = None
+    stop_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=64)] = ()
+    ignore_eos: bool = False
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+
+
+class Prefill(Message, frozen=True, kw_only=True):
+    """D → P. Compute this prompt (body: int32 little-endian token ids); the first `have_pages` pages are here."""
+
+    request: RequestId
+    sampling: SamplingFields
+    have_pages: Count
+
+
+class AskTicket(Message, frozen=True, kw_only=True, tag="ticket?"):
+    """P → D. The request is at the head of the queue: reserve its pages now."""
+
+    request: RequestId
+    pages: Count
+
+
+class TicketGranted(Message, frozen=True, kw_only=True, tag="ticket"):
+    """D → P. Pages from `first_page` on are promised for `lease_ms`; each chunk renews the lease."""
+
+    request: RequestId
+    generation: Generation
+    first_page: Count
+    lease_ms: Count
+
+
+class NoTicket(Message, frozen=True, kw_only=True):
+    """D → P. No room: ask again after `retry_ms`; or never, where `reason` is not empty."""
+
+    request: RequestId
+    retry_ms: Count = 0
+    reason: Text = ""
+
+
+class First(Message, frozen=True, kw_only=True):
+    """P → D. The first token, ahead of the last chunk's pages: a client sees it before the KV has travelled."""
+
+    generation: Generation
+    token: TokenId
+    logprob: float
+    top: Annotated[tuple[tuple[TokenId, float], ...], msgspec.Meta(max_length=64)] = ()
+    finish: Text | None = None
+
+
+class Chunk(Message, frozen=True, kw_only=True):
+    """P → D. `pages` pages from `first_page` on (body: raw KV [n, layers, 2, page_tokens, kv_heads, head_dim])."""
+
+    generation: Generation
+    first_page: Count
+    pages: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """P → D. All `pages` pages of the prompt have been sent; nothing more is in flight."""
+
+    generation: Generation
+    pages: Count
+
+
+class Cancel(Message, frozen=True, kw_only=True):
+    """D → P. Stop this request within one step, then answer `quiet`."""
+
+    request: RequestId
+
+
+class Quiet(Message, frozen=True, kw_only=True):
+    """P → D. Nothing of this request is in flight any more, for good."""
+
+    request: RequestId
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """P → D. The request ended without its end; nothing of it is in flight. `code`: queue_full, too_long, error."""
+
+    request: RequestId
+    reason: Text
+    code: Text = "error"
+
+
+AnyMessage = (
+    Hello | Auth | Refuse | Ping | Prefill | AskTicket | TicketGranted | NoTicket
+    | First | Chunk | Commit | Cancel | Quiet | Failed
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """A message's header bytes."""
+    return _encoder.encode(message)
+
+
+def decode(header: bytes | bytearray | memoryview) -> AnyMessage:
+    """Header bytes → a typed message. Raises WireError on anything else."""
+    try:
+        return _decoder.decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise WireError(f"unreadable header: {error}") from error
+
+
+def frame_head(header: bytes, body_bytes: int = 0) -> bytes:
+    """Lengths and header of a frame whose body follows. Raises WireError where a cap is broken by ourselves."""
+    if len(header) > MAX_HEADER or body_bytes > MAX_BODY:
+        raise WireError(f"frame too large to send: header {len(header)} B, body {body_bytes} B")
+    return HEAD.pack(len(header), body_bytes) + header
+
+
+class FrameReader:
+    """Cuts a byte stream into frames without copying bodies twice; fits asyncio.BufferedProtocol.
+
+    Write into `buffer()`, then `advance(n)`. A finished frame is handed to `on_frame(message, header, body)` before
+    `advance` returns; `body` is a view that is only valid during that call, since the buffer is used again.
+    `admit(message, body_bytes)` raises WireError where that body must not follow; it is asked before allocation.
+    """
+
+    def __init__(
+        self,
+        admit: Callable[[AnyMessage, int], None],
+        on_frame: Callable[[AnyMessage, bytes, memoryview], None],
+        max_header: int = MAX_HEADER,
+    ) -> None:
+        self._admit = admit
+        self._on_frame = on_frame
+        self.max_header = max_header
+        self._store = bytearray(4096)
+        self._message: AnyMessage | None = None
+        self._header = b""
+        self._body_bytes = 0
+        self._step: Callable[[memoryview], None] = self._read_head
+        self._want = HEAD.size
+        self._got = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go: exactly what is missing of the present part."""
+        return memoryview(self._store)[self._got : self._want]
+
+    def advance(self, count: int) -> None:
+        """`count` bytes were written into `buffer()`. Raises WireError."""
+        self._got += count
+        if self._got < self._want:
+            return
+        self._step(memoryview(self._store)[: self._want])
+
+    def _expect(self, size: int, step: Callable[[memoryview], None]) -> None:
+        self._want, self._got, self._step = size, 0, step
+        if len(self._store) < size:
+            # A new store, not a longer one: views of the old one may still be exported.
+            self._store = bytearray(size)
+
+    def _read_head(self, part: memoryview) -> None:
+        header_bytes, self._body_bytes = HEAD.unpack(part)
+        if not 0 < header_bytes <= self.max_header or self._body_bytes > MAX_BODY:
+            raise WireError(f"frame of {header_bytes} B header and {self._body_bytes} B body is over the cap")
+        self._expect(header_bytes, self._read_header)
+
+    def _read_header(self, part: memoryview) -> None:
+        self._header = bytes(part)
+        self._message = decode(self._header)
+        self._admit(self._message, self._body_bytes)
+        if self._body_bytes:
+            self._expect(self._body_bytes, self._finish)
+        else:
+            self._finish(part[:0])
+
+    def _finish(self, body: memoryview) -> None:
+        message, header = self._message, self._header
+        if message is None:
+            raise WireError("a body without a header")
+        self._message = None
+        self._expect(HEAD.size, self._read_head)
+        self._on_frame(message, header, body)

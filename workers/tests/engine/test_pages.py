@@ -1,0 +1,168 @@
+"""The page pool: nothing is lost, nothing has two owners, the cache never hands out a wrong page."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tandem_worker.engine.pages import Claim, PagePool, page_chain
+from tandem_worker.engine.request import Shortage
+
+PAGES = 24
+SIZE = 4
+
+
+def tokens(family: int, count: int) -> list[int]:
+    return [family * 1000 + at // 8 for at in range(count)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 40)))
+def test_every_page_comes_back(requests):
+    pool = PagePool(PAGES, SIZE)
+    held = [claim for count in requests if isinstance(claim := pool.reserve(count), Claim)]
+    owned = [page for claim in held for page in claim.pages]
+    assert len(owned) == len(set(owned))
+    assert pool.free_pages == PAGES - len(owned)
+    for claim in held:
+        pool.release(claim.pages)
+    assert pool.free_pages == PAGES
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        pytest.param(1, Claim, id="one token, one page"),
+        pytest.param(PAGES * SIZE, Claim, id="all of it"),
+        pytest.param(PAGES * SIZE + 1, Shortage(need=PAGES + 1, free=PAGES), id="one too many: nothing is taken"),
+    ],
+)
+def test_reserve_is_all_or_nothing(count, expected):
+    pool = PagePool(PAGES, SIZE)
+    got = pool.reserve(count)
+    if isinstance(expected, Shortage):
+        assert got == expected
+        assert pool.free_pages == PAGES
+    else:
+        assert isinstance(got, Claim)
+        assert len(got.pages) == pool.pages_for(count)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        pytest.param([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8], 2, id="the same"),
+        pytest.param([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 9], 1, id="differs in the second page"),
+        pytest.param([1, 2, 3, 4, 5, 6, 7, 8], [9, 2, 3, 4, 5, 6, 7, 8], 0, id="a page depends on what is before it"),
+        pytest.param([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], 1, id="a partial page is not shared"),
+        pytest.param([1, 2, 3], [1, 2, 3], 0, id="less than a page"),
+    ],
+)
+def test_prefix_is_shared_by_full_pages(first, second, shared):
+    pool = PagePool(PAGES, SIZE)
+    claim = pool.reserve(len(first))
+    pool.remember(page_chain(first, SIZE), claim.pages)
+    pool.release(claim.pages)
+    again = pool.reserve(len(second), page_chain(second, SIZE))
+    assert again.shared == shared
+    assert again.pages[:shared] == claim.pages[:shared]
+
+
+def test_the_least_recently_used_prefix_goes_first():
+    pool = PagePool(4, SIZE)
+    old, new = page_chain([1] * 8, SIZE), page_chain([2] * 8, SIZE)
+    for chain in (old, new):
+        claim = pool.reserve(8, chain)
+        pool.remember(chain, claim.pages)
+        pool.release(claim.pages)
+    pool.release(pool.reserve(4).pages)
+    assert (pool.match(old), pool.match(new)) == (1, 2)
+
+
+def test_without_a_cache_nothing_is_found():
+    pool = PagePool(PAGES, SIZE, cache=False)
+    chain = page_chain([1] * 8, SIZE)
+    claim = pool.reserve(8)
+    pool.remember(chain, claim.pages)
+    assert pool.match(chain) == 0
+
+
+def test_a_shared_prefix_is_no_room_for_its_own_sharer():
+    pool = PagePool(3, SIZE)
+    chain = page_chain([1] * 8, SIZE)
+    claim = pool.reserve(8)
+    pool.remember(chain, claim.pages)
+    pool.release(claim.pages)
+    assert pool.reserve(16, chain) == Shortage(need=2, free=1)
+    assert pool.free_pages == 3
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any order of claims, growth, caching, quarantine and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(PAGES, SIZE)
+        self.held: list[tuple[list[int], list[int]]] = []  # (pages, tokens)
+        self.content: dict[int, bytes] = {}  # what a writer put into a page, by digest
+        self.quarantined: dict[str, list[int]] = {}
+        self.number = 0
+
+    @rule(family=st.integers(0, 2), count=st.integers(1, 40))
+    def reserve(self, family: int, count: int) -> None:
+        text = tokens(family, count)
+        chain = page_chain(text, SIZE)
+        claim = self.pool.reserve(count, chain)
+        if isinstance(claim, Claim):
+            assert [self.content[page] for page in claim.pages[: claim.shared]] == list(chain[: claim.shared])
+            for page in claim.pages[claim.shared :]:
+                self.content[page] = b""
+            self.held.append((list(claim.pages), text))
+
+    @rule(at=st.integers(0, 50), computed=st.integers(0, 40))
+    def remember(self, at: int, computed: int) -> None:
+        if self.held:
+            pages, text = self.held[at % len(self.held)]
+            chain = page_chain(text[:computed], SIZE)
+            for page, digest in zip(pages, chain, strict=False):
+                self.content[page] = digest
+            self.pool.remember(chain, pages)
+
+    @rule(at=st.integers(0, 50))
+    def grow(self, at: int) -> None:
+        if self.held and (page := self.pool.grow()) is not None:
+            self.content[page] = b""
+            self.held[at % len(self.held)][0].append(page)
+
+    @rule(at=st.integers(0, 50))
+    def release(self, at: int) -> None:
+        if self.held:
+            pages, _ = self.held.pop(at % len(self.held))
+            self.pool.release(pages)
+
+    @rule()
+    def quarantine(self) -> None:
+        claim = self.pool.reserve(6)
+        if isinstance(claim, Claim):
+            self.number += 1
+            self.pool.quarantine(f"q{self.number}", claim.pages)
+            self.quarantined[f"q{self.number}"] = list(claim.pages)
+
+    @rule()
+    def unquarantine(self) -> None:
+        if self.quarantined:
+            key, pages = self.quarantined.popitem()
+            assert self.pool.unquarantine(key) == len(pages)
+            assert self.pool.unquarantine(key) == 0
+
+    @invariant()
+    def pages_add_up(self) -> None:
+        away = {page for pages in self.quarantined.values() for page in pages}
+        owned = {page for pages, _ in self.held for page in pages}
+        assert not away & owned
+        assert self.pool.quarantined_pages == len(away)
+        assert self.pool.free_pages + len(away) + len(owned) == PAGES
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(deadline=None, max_examples=50, stateful_step_count=40)

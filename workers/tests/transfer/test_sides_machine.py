@@ -1,0 +1,353 @@
+"""Both sides against a model of page ownership, under any interleaving: reorder, duplicates, cancels, time, restarts.
+
+The network here is worse than TCP: messages overtake each other and come twice. The model (`Pages`) fails at once if a
+page is written by, or handed to, anybody but its owner; at the end every page must be free again.
+"""
+
+# ruff: noqa: A002 (a request's or token's id is called id, as in the engine)
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tandem_worker.engine import Reservation, ReservationError, Sampling, Shortage, Token
+from tandem_worker.transfer.base import Fence, Meter
+from tandem_worker.transfer.decode_side import DecodeSide
+from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.ticket import State
+from tandem_worker.transfer.wire import Chunk, WireError
+
+PAGE_TOKENS = 2
+ALL_PAGES = 12
+SAMPLING = Sampling(max_tokens=5)
+
+
+@dataclass
+class Pages:
+    """The decode worker's engine, as far as pages go: who owns each, and what was written where."""
+
+    owner: dict[int, str] = field(default_factory=dict)
+    reserved: dict[str, list[int]] = field(default_factory=dict)
+    quarantined: dict[str, list[int]] = field(default_factory=dict)
+    decoding: dict[str, list[int]] = field(default_factory=dict)
+    written: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    prompts: dict[str, bytes] = field(default_factory=dict)
+
+    def match(self, prompt):
+        return 0
+
+    def reserve(self, id, prompt, sampling):
+        assert id not in self.reserved
+        need = -(-len(prompt) // PAGE_TOKENS)
+        free = [page for page in range(ALL_PAGES) if page not in self.owner]
+        if need > len(free):
+            return Shortage(need, len(free))
+        self.reserved[id] = free[:need]
+        self.prompts[id] = bytes(prompt)
+        for page in free[:need]:
+            self.owner[page] = id
+            self.written.pop(page, None)
+        return Reservation(id, 0, need)
+
+    def write(self, id, first_page, count, content):
+        if id not in self.reserved:
+            raise ReservationError(id)
+        assert content == self.prompts[id], "another prompt's pages were written"
+        for position in range(first_page, first_page + count):
+            page = self.reserved[id][position]
+            assert self.owner[page] == id
+            self.written[page] = (content, position)
+
+    def commit(self, id, first, on_token):
+        pages = self.reserved.pop(id)
+        for position, page in enumerate(pages):
+            assert self.written[page] == (self.prompts[id], position), "a page was committed that never came"
+        self.decoding[id] = pages
+
+    def _free(self, pages, id):
+        for page in pages:
+            assert self.owner.pop(page) == id
+
+    def release(self, id):
+        self._free(self.reserved.pop(id, []), id)
+
+    def quarantine(self, id):
+        self.quarantined[id] = self.reserved.pop(id)
+        return len(self.quarantined[id])
+
+    def unquarantine(self, id):
+        self._free(self.quarantined.pop(id), id)
+
+    def cancel(self, id):
+        assert id not in self.reserved, "a ticket's pages are not the engine's to cancel"
+        self._free(self.decoding.pop(id, []), id)
+
+
+class Computer:
+    """The prefill worker's engine: what was submitted, admitted and is to be computed."""
+
+    def __init__(self):
+        self.sinks = {}
+        self.admitted = {}
+
+    def submit_prefill(self, id, prompt, sampling, have_pages, sink):
+        self.sinks[id] = (sink, list(prompt))
+
+    def admit_prefill(self, id, first_page):
+        assert id in self.sinks
+        self.admitted[id] = first_page
+
+    def cancel(self, id):
+        self.sinks.pop(id, None)
+        self.admitted.pop(id, None)
+
+
+class Wire:
+    """One end of a connection: what it sent and the other end has not read."""
+
+    def __init__(self):
+        self.alive = True
+        self.out = []
+        self.backlog = 0
+
+    def send(self, message, body=b""):
+        self.out.append((None, message, bytes(body)))
+
+    def push(self, generation, message, body=b""):
+        self.out.append((generation, message, bytes(body)))
+
+    def drop(self, generation):
+        self.out = [item for item in self.out if item[0] != generation]
+
+
+class Copy:
+    """A backend that moves a tag in place of pages: the prompt that they belong to."""
+
+    name, page_bytes = "copy", 1
+
+    def __init__(self, fence):
+        self.fence = fence
+
+    def push(self, channel, generation, first_page, pages):
+        count, content = pages
+        channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=count), content)
+        return len(content)
+
+    def receive(self, engine, request, chunk, body):
+        engine.write(request, chunk.first_page, chunk.pages, bytes(body))
+
+
+class Ear:
+    """Tokens after an end, or two ends, would be a client's confusion."""
+
+    def __init__(self):
+        self.tokens, self.failures = 0, 0
+
+    def on_granted(self, first_page):
+        pass
+
+    def on_pages(self, byte_count):
+        pass
+
+    def on_token(self, token):
+        assert not self.failures
+        self.tokens += 1
+
+    def on_failed(self, failure):
+        self.failures += 1
+        assert self.failures == 1
+
+
+class Machine(RuleBasedStateMachine):
+    fence = Fence.CONNECTION
+
+    @initialize()
+    def begin(self):
+        self.now = 0.0
+        self.number = 0
+        self.incarnation = 0
+        self.old_wires = []  # what old connections still had under way, to be played to new ones
+        self.start_decode()
+        self.start_prefill()
+        self.connect()
+
+    def start_decode(self):
+        self.incarnation += 1
+        self.pages = Pages()
+        self.decode = DecodeSide(
+            self.pages, Copy(self.fence), self.incarnation, post=lambda call, *a: call(*a), clock=lambda: self.now,
+            meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0,
+        )  # fmt: skip
+        self.ears = {}
+
+    def start_prefill(self):
+        self.computer = Computer()
+        self.prefill = PrefillSide(
+            self.computer, Copy(self.fence), PAGE_TOKENS, post=lambda call, *a: call(*a), clock=lambda: self.now,
+            meter=Meter(),
+        )  # fmt: skip
+
+    def connect(self):
+        self.at_decode, self.at_prefill = Wire(), Wire()
+
+    def cut(self):
+        """The connection ends; both ends hear it. What was under way is kept, to be played to the next one."""
+        self.old_wires += self.at_prefill.out
+        self.at_decode.alive = self.at_prefill.alive = False
+        self.decode.on_closed(self.at_decode, "cut")
+        self.prefill.on_closed(self.at_prefill, "cut")
+        self.connect()
+
+    def give(self, side, end, item):
+        _, message, body = item
+        try:
+            side.on_message(end, message, memoryview(body))
+        except WireError:
+            self.cut()
+
+    @rule(tokens=st.integers(1, 12))
+    def ask(self, tokens):
+        self.number += 1
+        request = f"r{self.incarnation}.{self.number}"
+        self.ears[request] = Ear()
+        self.decode.ask(self.at_decode, request, [self.number % 256] * tokens, SAMPLING, self.ears[request])
+
+    @precondition(lambda self: self.at_decode.out)
+    @rule()
+    def decode_word_arrives(self):
+        """In order: a decode worker's words are few, and TCP keeps their order."""
+        self.give(self.prefill, self.at_prefill, self.at_decode.out.pop(0))
+
+    @precondition(lambda self: self.at_prefill.out)
+    @rule(data=st.data(), twice=st.booleans(), overtake=st.booleans())
+    def prefill_word_arrives(self, data, twice, overtake):
+        """In any order, perhaps twice."""
+        at = data.draw(st.integers(0, len(self.at_prefill.out) - 1)) if overtake else 0
+        item = self.at_prefill.out[at] if twice else self.at_prefill.out.pop(at)
+        self.give(self.decode, self.at_decode, item)
+
+    @precondition(lambda self: self.old_wires)
+    @rule(data=st.data())
+    def an_old_word_arrives(self, data):
+        """What a former connection (of this or a former incarnation) carried is said on the present one."""
+        self.give(self.decode, self.at_decode, data.draw(st.sampled_from(self.old_wires)))
+
+    @precondition(lambda self: self.computer.sinks)
+    @rule(data=st.data(), fail=st.sampled_from([False] * 5 + [True]))
+    def compute(self, data, fail):
+        """The prefill engine does one thing: head, or (admitted) all chunks with the first token ahead of the last."""
+        key = data.draw(st.sampled_from(sorted(self.computer.sinks)))
+        sink, prompt = self.computer.sinks[key]
+        if fail:
+            self.computer.cancel(key)
+            sink.on_failed("the engine failed")
+        elif key not in self.computer.admitted:
+            sink.on_head()
+        else:
+            self.push_all(key, sink, prompt, self.computer.admitted[key])
+
+    def push_all(self, key, sink, prompt, first_page):
+        end = -(-len(prompt) // PAGE_TOKENS)
+        for page in range(first_page, end):
+            if page == end - 1:
+                sink.on_first(Token(1, 0.0, (), "length" if len(prompt) == 7 else None))
+            sink.on_chunk(page, (1, bytes(prompt)))
+        sink.on_done()
+        self.computer.cancel(key)
+
+    @precondition(lambda self: self.ears)
+    @rule(data=st.data())
+    def client_leaves(self, data):
+        self.decode.cancel(data.draw(st.sampled_from(sorted(self.ears))))
+
+    @rule(seconds=st.sampled_from([0.3, 5.0, 11.0, 60.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.decode.sweep()
+        self.prefill.sweep()
+
+    @rule()
+    def connection_ends(self):
+        self.cut()
+
+    @rule()
+    def prefill_restarts(self):
+        self.start_prefill_again()
+
+    def start_prefill_again(self):
+        self.cut()
+        self.start_prefill()
+
+    @rule()
+    def decode_restarts(self):
+        self.cut()
+        self.start_decode()
+
+    @invariant()
+    def pages_and_tickets_agree(self):
+        if not hasattr(self, "decode"):
+            return
+        held = self.decode.count(State.OPEN, State.FIRST)
+        assert len(self.pages.reserved) == held
+        assert len(self.pages.quarantined) == self.decode.count(State.QUARANTINED)
+        owned = [page for pages in (self.pages.reserved, self.pages.quarantined, self.pages.decoding)
+                 for some in pages.values() for page in some]  # fmt: skip
+        assert sorted(owned) == sorted(self.pages.owner), "a page has no owner, or two"
+
+    def teardown(self):
+        if not hasattr(self, "decode"):
+            return
+        for request in list(self.ears):
+            self.decode.cancel(request)
+        self.settle()
+        assert not self.pages.owner, "pages were leaked"
+        assert not self.prefill.active
+        assert not self.computer.sinks
+        assert not self.decode._by_request
+        assert not self.decode._by_generation
+
+    def settle(self):
+        """All words arrive; then, for this fence, the connection's end settles what duplicates broke."""
+        for _ in range(200):
+            if not (self.at_decode.out or self.at_prefill.out):
+                break
+            if self.at_decode.out:
+                self.give(self.prefill, self.at_prefill, self.at_decode.out.pop(0))
+            if self.at_prefill.out:
+                self.give(self.decode, self.at_decode, self.at_prefill.out.pop(0))
+
+
+Machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestBothSides = Machine.TestCase
+
+
+class KeyMachine(Machine):
+    """A one-sided writer: the connection's end proves nothing, so only the writer's word (or its key's end) frees."""
+
+    fence = Fence.KEY
+
+    def teardown(self):
+        if not hasattr(self, "decode"):
+            return
+        for request in list(self.ears):
+            self.decode.cancel(request)
+        self.settle()
+        # What is left is quarantined, never free and never anybody's.
+        assert set(self.pages.owner.values()) == set(self.pages.quarantined)
+        assert not self.pages.reserved
+
+
+KeyMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOneSidedWriter = KeyMachine.TestCase
+
+
+def test_the_model_itself_notices_a_foreign_write():
+    pages = Pages()
+    pages.reserve("a", [1, 1], SAMPLING)
+    with pytest.raises(AssertionError, match="another prompt"):
+        pages.write("a", 0, 1, b"\x02\x02")
+    with pytest.raises(KeyError):
+        pages.commit("a", None, None)
