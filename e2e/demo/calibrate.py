@@ -1,7 +1,7 @@
 """Loads and targets from what this machine's workers can do: measured first, never typed in.
 
-A worker's speed differs between machines by factors, so the demo asks for its two figures (how many prompts a second one
-prefill worker takes, how a decode worker's TPOT grows with its batch) and sizes the loads relative to them.
+A worker's speed differs between machines by factors, so the demo asks for its two figures (how many prompts a second
+one prefill worker takes, how a decode worker's TPOT grows with its batch) and sizes the loads relative to them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from e2e.demo import calibrate
-from e2e.demo.rebalancing import Stage
 from e2e.demo.screen import note
 from e2e.load import Measured
 from e2e.load import measure as closed_loop
@@ -14,13 +13,13 @@ WARM_UP = 4  # requests that touch every worker before anything counts
 BATCH = 32  # requests at once, over the two decode workers
 
 
-def measure(stage: Stage) -> calibrate.Measured:
+def measure(url: str, model: str) -> calibrate.Measured:
     """Long prompts (one prefill worker), then short chats at one and at many at once (two decode workers)."""
-    run(stage, calibrate.CHAT_TOKENS, 8, concurrency=2, n=WARM_UP, seed=90)
-    alone = run(stage, calibrate.PROMPT_TOKENS, 2, concurrency=1, n=4, seed=91)
-    queued = run(stage, calibrate.PROMPT_TOKENS, 2, concurrency=3, n=12, seed=92)
-    chat = run(stage, calibrate.CHAT_TOKENS, 32, concurrency=1, n=3, seed=93)
-    many = run(stage, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, concurrency=BATCH, n=BATCH, seed=94)
+    run(url, model, calibrate.CHAT_TOKENS, 8, concurrency=2, n=WARM_UP, seed=90)
+    alone = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=1, n=4, seed=91)
+    queued = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=3, n=12, seed=92)
+    chat = run(url, model, calibrate.CHAT_TOKENS, 32, concurrency=1, n=3, seed=93)
+    many = run(url, model, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, concurrency=BATCH, n=BATCH, seed=94)
     seen = calibrate.Measured(
         prefill_s=1 / queued.per_second,
         ttft_s=alone.ttft_s,
@@ -39,12 +38,12 @@ def measure(stage: Stage) -> calibrate.Measured:
     return seen
 
 
-def run(stage: Stage, prompt: int, output: int, *, concurrency: int, n: int, seed: int) -> Measured:
+def run(url: str, model: str, prompt: int, output: int, *, concurrency: int, n: int, seed: int) -> Measured:
     """One closed loop."""
     return asyncio.run(
         closed_loop(
-            stage.url,
-            stage.name,
+            url,
+            model,
             prompt_tokens=prompt,
             output_tokens=output,
             concurrency=concurrency,

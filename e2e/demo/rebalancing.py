@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from e2e.demo import calibrate
 from e2e.demo.judge import Targets
 from e2e.demo.phases import Load, Outcome, watch
 from e2e.demo.screen import ms, note, step, true
+from e2e.harness.cluster import Cluster
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, Prometheus, resource, roles, wait_ready
+from e2e.harness.world import NAMESPACE, Prometheus, forwarded, resource, roles, wait_ready
 from e2e.load import Summary
 
 OFF_SECONDS = 75.0
@@ -38,13 +40,24 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the loads run: the resource and what reaches it."""
+    """Where the loads run: the resource, and a folder for what the loads write."""
 
-    kube: Kube
+    cluster: Cluster
     name: str
-    url: str
-    prometheus: Prometheus
     directory: Path
+
+    @property
+    def kube(self) -> Kube:
+        """The stage's kubectl."""
+        return self.cluster.kube
+
+    def router(self) -> AbstractContextManager[str]:
+        """A loopback URL of the router, for one use: a forward ends with the pod that it found."""
+        return forwarded(self.cluster, NAMESPACE, f"{self.name}-router", 8000)
+
+    def prometheus(self) -> AbstractContextManager[str]:
+        """A loopback URL of Prometheus, for one use."""
+        return forwarded(self.cluster, "monitoring", "prometheus", 9090)
 
 
 def rebalance(stage: Stage, seen: calibrate.Measured) -> list[Move]:
@@ -85,12 +98,18 @@ def move(stage: Stage, load: Load, targets: Targets) -> Move:
 
 def run(stage: Stage, load: Load, targets: Targets, mode: str, seconds: float) -> Outcome:
     """One run of a load, from quiet to its end."""
-    stage.kube.patch(RESOURCE, stage.name, NAMESPACE, {"spec": {"rebalance": {"mode": mode}}})
+    set_mode(stage, mode)
     quiet(stage)
     title = f"{load.title}, rebalance.mode: {mode}"
     out = stage.directory / f"{load.starved}-{mode.lower()}.jsonl"
     shown = Load(title, load.starved, load.rate, load.prompt_tokens, load.output_tokens, load.seed)
-    return watch(shown, stage.kube, stage.name, stage.url, targets, seconds, out)
+    with stage.router() as url:
+        return watch(shown, stage.kube, stage.name, url, targets, seconds, out)
+
+
+def set_mode(stage: Stage, mode: str) -> None:
+    """Edit `rebalance.mode`, as a user would."""
+    stage.kube.patch(RESOURCE, stage.name, NAMESPACE, {"spec": {"rebalance": {"mode": mode}}})
 
 
 def set_slo(stage: Stage, targets: Targets) -> None:
@@ -119,7 +138,8 @@ def quiet(stage: Stage) -> None:
         f'sum(tandem_router_inflight{{resource="{stage.name}"}}) + '
         f'sum(rate(tandem_router_arrivals_total{{resource="{stage.name}"}}[25s]))'
     )
-    until("the last load has drained", lambda: stage.prometheus.value(query) == 0, 180, every=1)
+    with stage.prometheus() as url:
+        until("the last load has drained", lambda: Prometheus(url).value(query) == 0, 180, every=1)
 
 
 def said(seen: Summary, role: str, targets: Targets) -> str:

@@ -48,9 +48,8 @@ class Screen:
         if self._live:
             self._live.__enter__()
         else:
-            console.print(
-                f"[bold]{self._title}[/]  (targets: TTFT {self._ttft:,} ms, TPOT {self._tpot:,} ms, p{self._percentile})"
-            )
+            targets = f"TTFT {self._ttft:,} ms, TPOT {self._tpot:,} ms, p{self._percentile}"
+            console.print(f"[bold]{self._title}[/]  (targets: {targets})")
             console.print(f"  {'s':>4}  {'P:D':>4}  {'TTFT':>8}  {'TPOT':>6}  {'open':>4}  decision")
         return self
 
@@ -67,10 +66,10 @@ class Screen:
             self._live.update(self._table())
         elif new or time.monotonic() - self._printed >= PLAIN_EVERY:
             self._printed = time.monotonic()
-            console.print(
-                f"  {row.second:>4.0f}  {row.ratio:>4}  {ms(row.ttft_ms):>8}  {ms(row.tpot_ms):>6}  {row.waiting:>4}  {row.words}",
-                soft_wrap=True,
+            figures = (
+                f"{row.second:>4.0f}  {row.ratio:>4}  {ms(row.ttft_ms):>8}  {ms(row.tpot_ms):>6}  {row.waiting:>4}"
             )
+            console.print(f"  {figures}  {row.words}", soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table(title=self._title, title_justify="left", expand=True)

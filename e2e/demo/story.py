@@ -5,23 +5,23 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 from e2e.demo.chat import ask
 from e2e.demo.measure import measure
-from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance
+from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance, set_mode
 from e2e.demo.screen import console, ms, note, step, true
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, Kube
 from e2e.harness.memory import resident_mib
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, SYSTEM, Prometheus, forwarded, install, wait_ready
+from e2e.harness.world import NAMESPACE, SYSTEM, install, wait_ready
 
 DIRECTORY = REPO / "build/demo"
 NAME = "smollm2"
 PORT = 16443
+HELLO = '{"model": "smollm2", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
 QUESTION = "Why is the sky blue? Answer in one sentence."
 
 
@@ -31,8 +31,7 @@ def tell(*, keep: bool) -> None:
     cluster = bring_up()
     try:
         deploy(cluster.kube)
-        with ExitStack() as stack:
-            act(cluster, stack)
+        act(cluster)
         true(f"all of it was true, in {time.monotonic() - start:.0f} s")
     except BaseException:
         show_state(cluster.kube)
@@ -77,27 +76,23 @@ def deploy(kube: Kube) -> None:
     note(kube.run("get", "pods", "-n", NAMESPACE, "-o", "wide", "-L", "tandem.dev/role").rstrip())
 
 
-def act(cluster: Cluster, stack: ExitStack) -> None:
+def act(cluster: Cluster) -> None:
     """Steps 5 and 6: a chat, the loads, the replay."""
-    stage = reach(cluster, stack)
-    converse(stage.url)
+    out = REPO / "build/demo-load"
+    out.mkdir(parents=True, exist_ok=True)
+    stage = Stage(cluster, NAME, out)
+    with stage.router() as url:
+        converse(url)
     note(cluster.kube.run("get", "di", "-n", NAMESPACE).rstrip())
     step("what this machine's workers can do (each is one device, held to its CPU share)")
-    seen = measure(stage)
+    set_mode(stage, "Off")
+    with stage.router() as url:
+        seen = measure(url, NAME)
     moves = rebalance(stage, seen)
     check_replay(cluster.kube)
     summary(moves)
     if cluster.directory is not None:
         note(f"memory of everything in the cluster: {resident_mib(cluster.directory):,} MiB")
-
-
-def reach(cluster: Cluster, stack: ExitStack) -> Stage:
-    """Loopback URLs of the router and of Prometheus."""
-    url = stack.enter_context(forwarded(cluster, NAMESPACE, f"{NAME}-router", 8000))
-    prometheus = Prometheus(stack.enter_context(forwarded(cluster, "monitoring", "prometheus", 9090)))
-    out = REPO / "build/demo-load"
-    out.mkdir(parents=True, exist_ok=True)
-    return Stage(cluster.kube, NAME, url, prometheus, out)
 
 
 def converse(url: str) -> None:
@@ -175,8 +170,7 @@ def hints(cluster: Cluster) -> None:
         f"kubectl logs -n {SYSTEM} deployment/tandem-operator -f",
         f"kubectl tandem status {NAME} -n {NAMESPACE}",
         f"kubectl port-forward -n {NAMESPACE} service/{NAME}-router 8000:8000 &",
-        "curl -N http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' "
-        f'-d \'{{"model": "{NAME}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}\'',
+        f"curl -N http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' -d '{HELLO}'",
         "make down",
     ):
         console.print(f"    {line}", soft_wrap=True, markup=False)

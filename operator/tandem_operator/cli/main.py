@@ -79,7 +79,7 @@ def plan(
 
 
 @app.command()
-def simulate(  # noqa: PLR0917  # typer reads each as a flag
+def simulate(  # typer reads each as a flag
     workload: Annotated[list[str] | None, typer.Option(help=f"{LOAD}, for=seconds, cv=; repeat for phases.")] = None,
     trace: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Azure trace (CSV).")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False)] = None,

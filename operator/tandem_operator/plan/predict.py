@@ -186,7 +186,7 @@ def predict_tpot(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> S
     return Side(tokens_rate / min(limit, throughput(room)), latency, within(slo.tpot_ms / 1000), others)
 
 
-def step_within(model: Model, prior: Prior, others: float, context: float, workers: int, seconds: float) -> float:  # noqa: PLR0917
+def step_within(model: Model, prior: Prior, others: float, context: float, workers: int, seconds: float) -> float:
     """P(one request's mean step is at most `seconds`) on one of `workers` with `others` other requests on average."""
     mean = model.step_s(prior, 1 + others, context)
     base = min(model.step_s(prior, 1.0, context), mean)  # far from what was seen, a pessimistic base may exceed it

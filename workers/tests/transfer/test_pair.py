@@ -13,11 +13,13 @@ from tandem_worker.transfer.ticket import State
 from tandem_worker.transfer.wire import (
     HEAD,
     AskTicket,
+    Cancel,
     Chunk,
     Commit,
     First,
     Generation,
     Prefill,
+    Quiet,
     SamplingFields,
     TicketGranted,
     decode,
@@ -231,18 +233,39 @@ def identity_of(worker):
                     info.kv_heads, info.head_dim, "hand-made", 99)  # fmt: skip
 
 
+async def forge(decode):
+    """A hand-made prefill worker that `decode` is connected to: (its end, the link, the server to close)."""
+    ends = asyncio.Queue()
+    server = await asyncio.start_server(lambda r, w: ends.put_nowait(HandMade(r, w)), "127.0.0.1", 0)
+    link = asyncio.create_task(decode.node.peers.get(server.sockets[0].getsockname()))
+    forged = await ends.get()
+    assert (await forged.shake(Side.ANSWERER, identity_of(decode), bytes.fromhex("7" * 64))).peer
+    return forged, await link, server
+
+
+async def test_a_first_token_that_is_the_last_closes_the_ticket(pair):
+    _, decode = pair
+    forged, link, server = await forge(decode)
+    heard = Heard()
+    decode.node.decode.ask(link, "r", prompt("only one", 10), GREEDY, heard)
+    await forged.read()
+    await forged.send(AskTicket(request="r", pages=3))
+    ticket, _ = await forged.read()
+    await forged.send(First(generation=ticket.generation, token=9, logprob=-1.0, finish="stop"))
+    assert (await forged.read())[0] == Cancel(request="r")
+    assert (heard.ids, heard.failure) == ([9], None)
+    assert decode.engine.stats().quarantined_pages == 3
+    await forged.send(Quiet(request="r"))
+    await eventually(decode.is_empty, "the writer's word frees the pages")
+    forged.close()
+    server.close()
+
+
 async def test_stale_generations_and_foreign_tickets_change_nothing(pair, model):
     """A forged prefill worker that speaks of generations which are not its own is not heard."""
     prefill, decode = pair
     page_bytes = decode.node.decode._transfer.page_bytes
-    ends = asyncio.Queue()
-    server = await asyncio.start_server(
-        lambda reader, writer: ends.put_nowait(HandMade(reader, writer)), "127.0.0.1", 0
-    )
-    link_task = asyncio.create_task(decode.node.peers.get(server.sockets[0].getsockname()))
-    forged = await ends.get()
-    assert (await forged.shake(Side.ANSWERER, identity_of(decode), bytes.fromhex("7" * 64))).peer
-    await link_task
+    forged, _, server = await forge(decode)
 
     heard = await pull(decode, prefill, "real", prompt("stale", 300), Sampling(max_tokens=60, ignore_eos=True))
     await heard.until(lambda heard: heard.granted is not None)
@@ -263,14 +286,7 @@ async def test_stale_generations_and_foreign_tickets_change_nothing(pair, model)
 async def test_pages_outside_of_the_ticket_end_the_connection(pair):
     _, decode = pair
     page_bytes = decode.node.decode._transfer.page_bytes
-    ends = asyncio.Queue()
-    server = await asyncio.start_server(
-        lambda reader, writer: ends.put_nowait(HandMade(reader, writer)), "127.0.0.1", 0
-    )
-    link_task = asyncio.create_task(decode.node.peers.get(server.sockets[0].getsockname()))
-    forged = await ends.get()
-    await forged.shake(Side.ANSWERER, identity_of(decode), bytes.fromhex("7" * 64))
-    link = await link_task
+    forged, link, server = await forge(decode)
     heard = Heard()
     decode.node.decode.ask(link, "r", prompt("outside", 10), GREEDY, heard)
     asked, _ = await forged.read()
@@ -310,13 +326,9 @@ async def test_an_old_lease_is_over_when_nothing_comes(model):
     """The decode worker's own clock ends a promise whose writer lives but says nothing."""
     async with running(model, "d0") as decode:
         decode.node.decode._lease_s = 0.3
-        ends = asyncio.Queue()
-        server = await asyncio.start_server(lambda r, w: ends.put_nowait(HandMade(r, w)), "127.0.0.1", 0)
-        link_task = asyncio.create_task(decode.node.peers.get(server.sockets[0].getsockname()))
-        silent = await ends.get()
-        await silent.shake(Side.ANSWERER, identity_of(decode), bytes.fromhex("7" * 64))
+        silent, link, server = await forge(decode)
         heard = Heard()
-        decode.node.decode.ask(await link_task, "r", prompt("silent", 10), GREEDY, heard)
+        decode.node.decode.ask(link, "r", prompt("silent", 10), GREEDY, heard)
         await silent.read()
         await silent.send(AskTicket(request="r", pages=3))
         await heard.until(lambda heard: heard.failure is not None)

@@ -90,7 +90,7 @@ async def test_the_prefill_worker_dies_and_comes_back_at_the_same_address(worker
 async def test_a_prefill_worker_is_not_needed_after_the_commit(workers):
     prefill, decode = await asyncio.gather(workers(PREFILL, "p0"), workers(DECODE, "d0"))
     head = {"x-tandem-prefill": prefill.kv_address}
-    asked = body("A short prompt about the sea and everything that swims in it.", stream=True, max_tokens=64)
+    asked = body("A prompt about the sea and everything that swims in it. " * 6, stream=True, max_tokens=64)
     async with (
         asyncio.timeout(ANSWERS_WITHIN_S),
         aiohttp.ClientSession() as session,
