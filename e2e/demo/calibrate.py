@@ -11,7 +11,7 @@ from dataclasses import dataclass
 PROMPT_TOKENS = 384  # prompt-heavy: long prompts, few output tokens
 PROMPT_OUTPUT = 6
 CHAT_TOKENS = 24  # output-heavy: short prompts, long answers
-CHAT_OUTPUT = 96
+CHAT_OUTPUT = 64
 
 PREFILL_LOAD = 1.35  # of one prefill worker: it starves; of two: 0.68
 TTFT_SLACK = 6.0  # target over the unloaded service time: a queue of about five prompts

@@ -36,7 +36,7 @@ Post = Callable[..., None]  # post(function, *arguments): call it on the event l
 ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
 ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for this peer, no further request of it is started
-NOBODY: Final = Generation(0, 0)
+NOBODY: Final = Generation(0, 0)  # counters begin at 1
 
 
 @dataclass(slots=True)
@@ -231,7 +231,8 @@ class PrefillSide:
             case Act.STOP:
                 self._engine.cancel(push.key)
             case Act.DROP:
-                channel.drop(push.generation)
+                if push.generation != NOBODY:  # before its ticket it has no pages; NOBODY's words are `quiet`s
+                    channel.drop(push.generation)
             case Act.SAY_COMMIT:
                 channel.push(push.generation, Commit(generation=push.generation, pages=push.pages))
             case Act.SAY_QUIET:

@@ -1,0 +1,70 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	cadvisorapi "github.com/google/cadvisor/lib/model"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/cadvisor"
+
+	"tandem.dev/e2e/cluster/internal/config"
+)
+
+// machine is the node's hardware as declared; where the kubelet wants real numbers, the machine's disk.
+type machine struct {
+	name   string
+	cores  int
+	memory uint64
+	dir    string
+}
+
+var _ cadvisor.Interface = machine{}
+
+func newMachine(node config.Node, kind config.Kind, dir string) machine {
+	return machine{name: node.Name, cores: int(kind.Resources.Cpu().Value()), memory: uint64(kind.Resources.Memory().Value()), dir: dir}
+}
+
+func (m machine) Start() error { return nil }
+
+func (m machine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
+	return &cadvisorapi.MachineInfo{NumCores: m.cores, MemoryCapacity: m.memory, MachineID: m.name, SystemUUID: m.name}, nil
+}
+
+func (m machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return nil, err
+	}
+	return &cadvisorapi.VersionInfo{KernelVersion: unix.ByteSliceToString(name.Release[:]), ContainerOsVersion: "Tandem one-machine cluster"}, nil
+}
+
+// ContainerInfoV2 has one empty sample of any group: the kubelet's summaries want one of the node's own.
+func (m machine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
+	sample := &cadvisorapi.ContainerStats{Timestamp: time.Now()}
+	return map[string]cadvisorapi.ContainerInfo{name: {Stats: []*cadvisorapi.ContainerStats{sample}}}, nil
+}
+
+func (m machine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
+	return map[string]*cadvisorapi.ContainerInfo{}, nil
+}
+
+func (m machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.disk() }
+func (m machine) RootFsInfo() (cadvisorapi.FsInfo, error)                  { return m.disk() }
+func (m machine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+	return m.disk()
+}
+func (m machine) GetDirFsInfo(string) (cadvisorapi.FsInfo, error) { return m.disk() }
+
+func (m machine) disk() (cadvisorapi.FsInfo, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(m.dir, &fs); err != nil {
+		return cadvisorapi.FsInfo{}, err
+	}
+	size, inodes, free := uint64(fs.Bsize), fs.Files, fs.Ffree
+	return cadvisorapi.FsInfo{
+		Mountpoint: m.dir, Capacity: fs.Blocks * size, Available: fs.Bavail * size, Usage: (fs.Blocks - fs.Bfree) * size,
+		Inodes: &inodes, InodesFree: &free,
+	}, nil
+}
