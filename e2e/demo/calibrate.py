@@ -13,8 +13,8 @@ PROMPT_OUTPUT = 6
 CHAT_TOKENS = 24  # output-heavy: short prompts, long answers
 CHAT_OUTPUT = 64
 
-PREFILL_LOAD = 1.35  # of one prefill worker: it starves; of two: 0.68
-TTFT_SLACK = 6.0  # target over the unloaded service time: a queue of about five prompts
+PREFILL_LOAD = 1.4  # of one prefill worker: it starves; of two: 0.7
+TTFT_SLACK = 4.0  # target over the unloaded service time: a queue of about three prompts
 TPOT_SLACK = 1.9  # target over the TPOT of a batch of one
 
 

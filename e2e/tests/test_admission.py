@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import sample
 
+from conftest import sample
 from e2e.harness.kube import Kube, KubectlError
 
 

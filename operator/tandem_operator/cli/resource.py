@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -42,7 +43,8 @@ def from_cluster(namespace: str, name: str | None, context: str | None = None) -
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     try:
-        config.load_config(context=context)
+        # The library reads KUBECONFIG once, when it is imported; a person's shell is read now.
+        config.load_kube_config(config_file=os.environ.get("KUBECONFIG"), context=context)
     except config.ConfigException as error:
         raise ResourceError(f"no cluster to ask: {error}; set KUBECONFIG") from error
     api = client.CustomObjectsApi()

@@ -1,8 +1,7 @@
 # ruff: noqa: E501  (a table reads by its rows)
-"""One table of edits to the sample, judged twice: by the models, and by a real API server with the CRD (KUBECONFIG)."""
+"""One table of edits to the sample, judged twice: by the models, and by a real API server with the CRD ."""
 
 import copy
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -226,17 +225,11 @@ def kubectl(*arguments, body=None):
 
 
 @pytest.fixture(scope="module")
-def server():
-    """An API server that has the CRD of this checkout."""
-    if "KUBECONFIG" not in os.environ:
-        pytest.skip("KUBECONFIG is not set")
-    crd = ROOT / "crds/tandem.dev_disaggregatedinferences.yaml"
-    for arguments in (
-        ("apply", "--server-side", "--force-conflicts", "-f", str(crd)),
-        ("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crd)),
-    ):
-        done = kubectl(*arguments)
-        assert done.returncode == 0, done.stderr
+def server(tandem):
+    """An API server that has the CRD of this checkout; kubectl finds it by KUBECONFIG."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(tandem.kube.kubeconfig))
+        yield
 
 
 def dry_run(body):

@@ -98,8 +98,6 @@ def cluster(tmp_path, monkeypatch):
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(path))
-    # kubernetes reads KUBECONFIG when it is imported; it may have been.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     yield server
     server.shutdown()
     thread.join(timeout=5)

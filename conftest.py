@@ -1,0 +1,56 @@
+"""One cluster for all tests that need it, with Tandem installed as a user installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.harness import cluster as clusters
+from e2e.harness.cluster import Cluster
+from e2e.harness.kube import REPO, Kube
+from e2e.harness.world import install
+
+DIRECTORY = REPO / "build/e2e"
+PORT = 16543
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tandem" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def tandem() -> Iterator[Cluster]:
+    """A cluster with Tandem on it; afterwards nothing of it is left on the machine."""
+    up = clusters.up(DIRECTORY, PORT)
+    try:
+        install(up.kube)
+        up.kube.run("apply", "--server-side", "-f", "manifests/samples/namespace.yaml")
+        yield up
+    except BaseException:
+        print_state(up.kube)
+        raise
+    finally:
+        up.down()
+    if up.directory is not None:
+        assert clusters.leftovers(DIRECTORY) == []
+
+
+@pytest.fixture(scope="session")
+def kube(tandem: Cluster) -> Kube:
+    return tandem.kube
+
+
+def print_state(kube: Kube) -> None:
+    """What a person would look at first when a test failed."""
+    for words in (
+        ("get", "di,deployments,pods", "-A", "-o", "wide"),
+        ("logs", "-n", "tandem-system", "deployment/tandem-operator", "--tail=60"),
+    ):
+        try:
+            print(kube.run(*words))
+        except Exception as error:  # noqa: BLE001 - this is the report of another failure
+            print(f"(no {' '.join(words)}: {error})")
