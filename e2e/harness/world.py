@@ -12,13 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from e2e.harness.cluster import Cluster
-from e2e.harness.kube import RESOURCE, Kube, condition
+from e2e.harness.kube import REPO, RESOURCE, Kube, condition
 from e2e.harness.waiting import until
 
 OVERLAY = "manifests/overlays/local"
 SYSTEM = "tandem-system"
 NAMESPACE = "serving"
+
+
+def sample(name: str = "smollm2", **spec: Any) -> dict[str, Any]:
+    """The shipped sample, renamed, with parts of its spec replaced."""
+    body: dict[str, Any] = yaml.safe_load((REPO / "manifests/samples/smollm2.yaml").read_text())
+    body["metadata"]["name"] = name
+    body["spec"].update(spec)
+    return body
 
 
 def install(kube: Kube) -> None:

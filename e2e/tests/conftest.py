@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
 from e2e.harness.cluster import Cluster
-from e2e.harness.kube import REPO
-from e2e.harness.world import NAMESPACE, forwarded, wait_ready
-
-
-def sample(name: str = "smollm2", **spec: object) -> dict:
-    """The shipped sample, renamed, with parts of its spec replaced."""
-    body = yaml.safe_load((REPO / "manifests/samples/smollm2.yaml").read_text())
-    body["metadata"]["name"] = name
-    body["spec"].update(json.loads(json.dumps(spec)))
-    return body
+from e2e.harness.world import NAMESPACE, forwarded, sample, wait_ready
 
 
 @pytest.fixture(scope="session")

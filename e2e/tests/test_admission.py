@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import sample
 from e2e.harness.kube import Kube, KubectlError
+from e2e.harness.world import sample
 
 
 def changed(path: str, value: Any) -> dict:

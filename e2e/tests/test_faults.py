@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import sample
 from e2e.demo.chat import ask
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, SYSTEM, resource, roles, wait_condition, wait_ready
+from e2e.harness.world import NAMESPACE, SYSTEM, resource, roles, sample, wait_condition, wait_ready
 
 
 @pytest.fixture
