@@ -85,7 +85,6 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         TcpTransfer(identity),
         identity,
         settings.key,
-        max_context=settings.max_context,
         post=post,
         meter=service.metrics,
         prefill_timeout_s=settings.prefill_timeout_s,

@@ -76,7 +76,7 @@ class Service:
     @property
     def busy(self) -> bool:
         """Is any request of this worker, or prefill for another one, under way?"""
-        return self.active > 0 or (self._loaded is not None and self._loaded.node.prefill.active > 0)
+        return self.active > 0 or (self._loaded is not None and self._loaded.node.pushing)
 
     async def start(self, prompt: Sequence[int], sampling: Sampling, headers: Mapping[str, str]) -> Job:
         """Begin a request by the way that its headers say. Raises ApiError, EngineError."""

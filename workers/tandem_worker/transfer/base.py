@@ -32,7 +32,7 @@ class Channel(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes of pages that wait to be sent."""
+        """Bytes that wait to be sent."""
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """A small message, ahead of all waiting pages."""

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
 HANDSHAKE_S: Final = 5.0
+PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What both sides of every connection of this worker share. `max_context` in tokens bounds a prompt's body."""
+    """What both sides of every connection of this worker share."""
 
     identity: Identity
     key: bytes
     page_bytes: int
-    max_context: int
 
 
 class Link(asyncio.BufferedProtocol):
@@ -76,8 +76,8 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes of pages that wait to be sent."""
-        return self._backlog
+        """Bytes that wait to be sent, here and in the transport."""
+        return self._backlog + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     @property
     def alive(self) -> bool:
@@ -184,7 +184,7 @@ class Link(asyncio.BufferedProtocol):
         if isinstance(message, Chunk):
             fits = body_bytes == message.pages * self._terms.page_bytes
         elif isinstance(message, Prefill):
-            fits = body_bytes % 4 == 0 and 0 < body_bytes <= 4 * self._terms.max_context
+            fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         else:
             fits = body_bytes == 0
         if not fits or (self._handshake is not None and body_bytes):

@@ -31,13 +31,12 @@ class Node:
         identity: Identity,
         key: bytes,
         *,
-        max_context: int,
         post: Post,
         meter: Meter,
         prefill_timeout_s: float,
         local_host: str | None = None,
     ) -> None:
-        terms = Terms(identity, key, transfer.page_bytes, max_context)
+        terms = Terms(identity, key, transfer.page_bytes)
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,
@@ -52,6 +51,11 @@ class Node:
         self.peers = Peers(terms, self.decode, local_host)
         self._listening = Listening(terms, self.prefill)
         self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def pushing(self) -> bool:
+        """Does another worker wait for prompts or pages of this one?"""
+        return self.prefill.active > 0 or self._listening.backlog > 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen for decode workers; returns the port. Raises OSError."""

@@ -109,6 +109,11 @@ class Listening:
         self._server = server
         return int(server.sockets[0].getsockname()[1])
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be sent to decode workers."""
+        return sum(link.backlog for link in self._links if link.alive)
+
     def _accept(self) -> asyncio.BaseProtocol:
         self._links = {link for link in self._links if link.alive or not link.ready.done()}
         if sum(not link.ready.done() for link in self._links) >= STRANGERS_AT_MOST:

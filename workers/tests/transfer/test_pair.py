@@ -301,13 +301,16 @@ async def test_pages_outside_of_the_ticket_end_the_connection(pair):
     server.close()
 
 
-async def test_a_prefill_of_a_wrong_size_is_not_read(pair):
+async def test_prefills_of_a_wrong_size(pair):
     prefill, _ = pair
     reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
     hand = HandMade(reader, writer)
     assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
-    too_long = struct.pack("<600i", *range(600))
+    too_long = struct.pack("<600i", *[5] * 600)
     await hand.send(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), too_long)
+    answer, _ = await hand.read()
+    assert (answer.request, answer.code) == ("r", "too_long")
+    await hand.send(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), b"odd")
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await hand.read()
     assert prefill.is_empty()

@@ -1,0 +1,52 @@
+"""`make test-full`: every test, the slow ones too; commit, counts and duration go to build/test-full.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+from e2e.harness.kube import REPO
+
+STEPS = {
+    "cluster": ["bash", "-c", "cd e2e/cluster && CGO_ENABLED=0 go test -vet=off ./internal/... && ./smoke.sh"],
+    "python": [sys.executable, "-m", "pytest", "-q", "--durations=10"],
+}
+
+
+def main() -> int:
+    """Run every step, even after one failed; 0 when all passed."""
+    start = time.monotonic()
+    report = [run(name, command) for name, command in STEPS.items()]
+    result = {
+        "commit": git("rev-parse", "HEAD"),
+        "clean": not git("status", "--porcelain"),
+        "seconds": round(time.monotonic() - start),
+        "steps": report,
+    }
+    (REPO / "build").mkdir(exist_ok=True)
+    (REPO / "build/test-full.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return 0 if all(step["passed"] for step in report) else 1
+
+
+def run(name: str, command: list[str]) -> dict[str, object]:
+    """One step: its output as it comes, and what its runner counted."""
+    began, last = time.monotonic(), ""
+    with subprocess.Popen(command, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+    return {"step": name, "passed": process.returncode == 0, "seconds": round(time.monotonic() - began), **counts}
+
+
+def git(*words: str) -> str:
+    """What git says."""
+    return subprocess.run(["git", *words], cwd=REPO, check=True, text=True, capture_output=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
