@@ -78,6 +78,8 @@ def driven(load: Load, url: str, model: str, seconds: float, out: Path) -> Itera
         ),
         *("--rate", f"{load.rate:.4f}", "--seconds", f"{seconds:.0f}"),
         *("--prompt-tokens", str(load.prompt_tokens), "--output-tokens", str(load.output_tokens)),
+        # Off and Auto get the same arrivals, and neither finds the other's prompts in a prefix cache.
+        *("--salt", out.stem),
     ]
     log = out.with_suffix(".log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPO)

@@ -133,10 +133,11 @@ def settled(stage: Stage) -> None:
 
 
 def quiet(stage: Stage) -> None:
-    """Wait until no request is open or queued and the windows that the planner reads have passed over."""
+    """Wait until no request is open and none came or ended within the windows that the planner reads."""
+    only = f'{{resource="{stage.name}"}}'
     query = (
-        f'sum(tandem_router_inflight{{resource="{stage.name}"}}) + '
-        f'sum(rate(tandem_router_arrivals_total{{resource="{stage.name}"}}[25s]))'
+        f"sum(tandem_router_inflight{only}) + sum(rate(tandem_router_arrivals_total{only}[25s]))"
+        f" + sum(rate(tandem_router_requests_total{only}[25s]))"
     )
     with stage.prometheus() as url:
         until("the last load has drained", lambda: Prometheus(url).value(query) == 0, 180, every=1)

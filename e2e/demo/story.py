@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, SYSTEM, install, wait_ready
 
 DIRECTORY = REPO / "build/demo"
+OUT = REPO / "build/demo-load"  # what the loads and the operator wrote; stays
 NAME = "smollm2"
 PORT = 16443
 HELLO = '{"model": "smollm2", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
@@ -78,9 +79,8 @@ def deploy(kube: Kube) -> None:
 
 def act(cluster: Cluster) -> None:
     """Steps 5 and 6: a chat, the loads, the replay."""
-    out = REPO / "build/demo-load"
-    out.mkdir(parents=True, exist_ok=True)
-    stage = Stage(cluster, NAME, out)
+    OUT.mkdir(parents=True, exist_ok=True)
+    stage = Stage(cluster, NAME, OUT)
     with stage.router() as url:
         converse(url)
     note(cluster.kube.run("get", "di", "-n", NAMESPACE).rstrip())
@@ -111,14 +111,20 @@ def converse(url: str) -> None:
 def check_replay(kube: Kube) -> None:
     """The recorded observations, through `plan/` again, give the very decisions that were made."""
     step("the recorded observations, replayed through the planner")
-    lines = kube.run("exec", "-n", SYSTEM, "deployment/tandem-operator", "--", "cat", "/var/lib/tandem/decisions.jsonl")
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        file.write(lines)
-        file.flush()
-        done = subprocess.run(["tandem", "replay", file.name], capture_output=True, text=True, check=False, timeout=120)
+    record = save_record(kube)
+    done = subprocess.run(["tandem", "replay", str(record)], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         raise NotTrueError(f"replay differs:\n{done.stdout}{done.stderr}")
     true(done.stdout.strip().splitlines()[-1])
+
+
+def save_record(kube: Kube) -> Path:
+    """What the operator recorded, brought out of its pod to build/demo-load/decisions.jsonl."""
+    lines = kube.run("exec", "-n", SYSTEM, "deployment/tandem-operator", "--", "cat", "/var/lib/tandem/decisions.jsonl")
+    OUT.mkdir(parents=True, exist_ok=True)
+    record = OUT / "decisions.jsonl"
+    record.write_text(lines)
+    return record
 
 
 def summary(moves: list[Move]) -> None:
@@ -135,6 +141,8 @@ def summary(moves: list[Move]) -> None:
 
 def show_state(kube: Kube) -> None:
     """What one would look at first."""
+    with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+        note(f"the operator's record: {save_record(kube)}")
     for words in (
         ("get", "di,deployments,pods", "-A", "-o", "wide"),
         ("describe", "di", "-n", NAMESPACE),

@@ -48,6 +48,7 @@ def _plan(given: argparse.Namespace) -> LoadPlan:
         chat=given.api == "chat",
         request_timeout_s=given.timeout,
         drain_s=given.drain,
+        salt=given.salt,
     )
 
 
@@ -86,6 +87,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--api", choices=("chat", "completions"), default="chat")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one request")
     parser.add_argument("--drain", type=float, default=30.0, help="seconds for open requests after the last was sent")
+    parser.add_argument("--salt", default="", help="other prompts at the same times: a second run finds nothing cached")
     parser.add_argument("--jsonl", type=Path, help="write a line a request here")
     parser.add_argument("--percentile", type=float, default=90.0)
     parser.add_argument("--ttft-ms", type=float, default=float("inf"), help="target, for the attainment")

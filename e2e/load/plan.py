@@ -18,7 +18,7 @@ class LoadPlan:
 
     `prompt_tokens` is met about (a word is a token; a chat template adds a few); `output_tokens` exactly, with
     `ignore_eos`. Prompts differ from their first word on, so that no prefix cache helps, unless `unique_prompts`
-    is off.
+    is off; `salt` makes another run's prompts differ too, at the same times.
     """
 
     url: str
@@ -32,6 +32,7 @@ class LoadPlan:
     chat: bool = True
     request_timeout_s: float = 300.0
     drain_s: float = 30.0
+    salt: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what is without bound. Raises ValueError."""
@@ -64,7 +65,7 @@ def prompt(tokens: int, key: str) -> str:
 
 def body(plan: LoadPlan, number: int) -> dict[str, Any]:
     """The `number`-th request's JSON."""
-    text = prompt(plan.prompt_tokens, f"{plan.seed}/{number if plan.unique_prompts else 0}")
+    text = prompt(plan.prompt_tokens, f"{plan.salt}{plan.seed}/{number if plan.unique_prompts else 0}")
     asked = {"messages": [{"role": "user", "content": text}]} if plan.chat else {"prompt": text}
     return {
         "model": plan.model,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TIME_LEFT = 0.8  # prefill workers below this busy share are not what prompts wait for
 MIN_EXCESS = 3  # windows that must tell the same
 LEAST_EXCESS, MOST_EXCESS = 1.1, 4.0
+LONG_QUEUE = 2.0  # prompts for each prefill worker
 HEADROOM = 0.8  # a smaller plan must do with this share of both targets before a pool shrinks
 
 
@@ -121,9 +122,17 @@ def less_kind(model: Model, forecast: Forecast, seen: Observed, now: datetime) -
     """
     recent = windows_of_this_plan(seen, now)
     slo = seen.limits.slo
-    ttft = excess([w.ttft_ms for w in recent], forecast.prefill.latency_ms, slo.ttft_ms)
+    ttft = 1.0  # a queue that is left from an overload explains late first tokens; the formulas need no correction
+    if not is_queue_long(seen):
+        ttft = excess([w.ttft_ms for w in recent], forecast.prefill.latency_ms, slo.ttft_ms)
     tpot = excess([w.tpot_ms for w in recent], forecast.decode.latency_ms, slo.tpot_ms)
     return replace(model, ttft_factor=ttft, tpot_factor=tpot)
+
+
+def is_queue_long(seen: Observed) -> bool:
+    """Do more prompts wait than a steady load would leave: LONG_QUEUE for each prefill worker?"""
+    last = seen.history[-1]
+    return (last.prefill.waiting or 0.0) > LONG_QUEUE * max(last.prefill_workers or 1, 1)
 
 
 def windows_of_this_plan(seen: Observed, now: datetime) -> Sequence[Window]:

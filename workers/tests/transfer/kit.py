@@ -160,9 +160,9 @@ class Heard:
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
 
-    async def until(self, condition) -> None:
-        """Until `condition(self)`, at most DEADLINE_S."""
-        async with asyncio.timeout(DEADLINE_S):
+    async def until(self, condition, within_s: float = DEADLINE_S) -> None:
+        """Until `condition(self)`."""
+        async with asyncio.timeout(within_s):
             while not condition(self):
                 self._change.clear()
                 await self._change.wait()
