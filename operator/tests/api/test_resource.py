@@ -14,6 +14,9 @@ from tandem_operator.api.v1alpha1 import InvalidResourceError, read
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = yaml.safe_load((ROOT / "manifests/samples/smollm2.yaml").read_text())
+# The sample pins its pools; edits here need room to move in.
+SAMPLE["spec"]["pools"][0]["replicas"] = {"min": 1, "max": 2, "initial": 1}
+SAMPLE["spec"]["pools"][1]["replicas"] = {"min": 1, "max": 3, "initial": 2}
 LATER = "is not carried out yet by this version"
 
 

@@ -15,7 +15,8 @@ func buildRoot(spec *Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	steps := []func(string, *Spec) error{hideMachine, keepPaths, mountSystem, mountDevices, mountVolumes, openToUsers}
+	// The kept paths come after the volumes: one of them, at /tmp say, may cover the repository.
+	steps := []func(string, *Spec) error{hideMachine, mountSystem, mountDevices, mountVolumes, keepPaths, openToUsers}
 	for _, step := range steps {
 		if err := step(root, spec); err != nil {
 			return "", err
