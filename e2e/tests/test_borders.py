@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from e2e.demo.chat import ask
 from e2e.harness.kube import REPO, Kube
 from e2e.harness.world import NAMESPACE
 from tandem_operator.api import constants
@@ -32,6 +33,7 @@ def test_labels_and_ports_are_the_agreed_ones() -> None:
 
 
 def test_the_operator_asks_for_metrics_that_are_there(kube: Kube, smollm2: dict, router_url: str) -> None:
+    ask(router_url, "smollm2", "Say hello.", tokens=4)  # a labelled counter shows from its first count on
     asked = set(re.findall(r"\btandem_[a-z_]+", " ".join(branches(60, "").values())))
     with urllib.request.urlopen(f"{router_url}/metrics", timeout=10) as answer:
         shown = answer.read().decode()
