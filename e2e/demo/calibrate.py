@@ -6,6 +6,7 @@ one prefill worker takes, how a decode worker's TPOT grows with its batch) and s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 PROMPT_TOKENS = 384  # prompt-heavy: long prompts, few output tokens
@@ -15,7 +16,7 @@ CHAT_OUTPUT = 64
 
 PREFILL_LOAD = 1.4  # of one prefill worker: it starves; of two: 0.7
 TTFT_SLACK = 4.0  # target over the unloaded service time: a queue of about three prompts
-TPOT_SLACK = 1.9  # target over the TPOT of a batch of one
+DECODE_LOAD = 0.8  # of what one decode worker can ever emit: it starves; of two: 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,15 @@ class Loads:
 def size_loads(seen: Measured) -> Loads:
     """Rates that starve one worker of a role and suit two; targets between the two states.
 
-    Decode: TPOT(N) = a + b·N and N = rate·tokens·TPOT(N). One worker is to sit at 1.4 times the target, so
-    N1 = (1.4·target - a)/b and rate = N1/(tokens·1.4·target); two workers then halve the rate each.
+    Decode: TPOT(N) = a + b·N at a batch of N, and N = rate·tokens·TPOT(N), so TPOT = a/(1 - rate·tokens·b): five a
+    where one worker carries DECODE_LOAD, 1.7 times where two share it. The target is their geometric mean.
     """
-    slope = max(seen.tpot_batch_s - seen.tpot_alone_s, 0.02 * seen.tpot_alone_s) / max(seen.batch - 1, 1)
-    target = TPOT_SLACK * seen.tpot_alone_s
-    starved = 1.4 * target
-    held = (starved - seen.tpot_alone_s) / slope
+    alone = seen.tpot_alone_s
+    slope = max(seen.tpot_batch_s - alone, 0.02 * alone) / max(seen.batch - 1, 1)
+    starved, shared = (alone / (1 - load) for load in (DECODE_LOAD, DECODE_LOAD / 2))
     return Loads(
         prompt_rate=PREFILL_LOAD / seen.prefill_s,
-        chat_rate=held / (CHAT_OUTPUT * starved),
+        chat_rate=DECODE_LOAD / (CHAT_OUTPUT * slope),
         ttft_ms=round(1000 * (TTFT_SLACK * seen.prefill_s + seen.ttft_s - seen.prefill_s)),
-        tpot_ms=round(1000 * target),
+        tpot_ms=round(1000 * math.sqrt(starved * shared)),
     )

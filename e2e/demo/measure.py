@@ -10,7 +10,7 @@ from e2e.load import Measured
 from e2e.load import measure as closed_loop
 
 WARM_UP = 4  # requests that touch every worker before anything counts
-BATCH = 32  # requests at once, over the two decode workers
+BATCH = 48  # requests at once, over the two decode workers; kept up for two rounds, with newcomers among them
 
 
 def measure(url: str, model: str) -> calibrate.Measured:
@@ -19,7 +19,7 @@ def measure(url: str, model: str) -> calibrate.Measured:
     alone = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=1, n=4, seed=91)
     queued = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=3, n=12, seed=92)
     chat = run(url, model, calibrate.CHAT_TOKENS, 32, concurrency=1, n=3, seed=93)
-    many = run(url, model, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, concurrency=BATCH, n=BATCH, seed=94)
+    many = run(url, model, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, concurrency=BATCH, n=2 * BATCH, seed=94)
     seen = calibrate.Measured(
         prefill_s=1 / queued.per_second,
         ttft_s=alone.ttft_s,

@@ -16,8 +16,8 @@ from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, Prometheus, forwarded, resource, roles, wait_ready
 from e2e.load import Summary
 
-OFF_SECONDS = 75.0
-AUTO_SECONDS = 150.0
+OFF_SECONDS = 60.0
+AUTO_SECONDS = 140.0
 WINDOW = 25.0  # seconds of requests behind a verdict
 BUDGET = 3
 

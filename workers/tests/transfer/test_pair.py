@@ -316,6 +316,31 @@ async def test_prefills_of_a_wrong_size(pair):
     assert prefill.is_empty()
 
 
+@pytest.mark.parametrize(
+    ("message", "body_bytes"),
+    [
+        pytest.param(
+            Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0),
+            2**24 + 4,
+            id="prompt over the cap",
+        ),
+        pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
+        pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
+        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
+    ],
+)
+async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    header = encode(message)
+    writer.write(HEAD.pack(len(header), body_bytes) + header)  # and not one byte of the body
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert f"with a body of {body_bytes} B" in link._reason
+
+
 async def test_a_stranger_cannot_make_the_worker_allocate(pair):
     prefill, _ = pair
     reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
