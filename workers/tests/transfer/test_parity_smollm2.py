@@ -17,7 +17,7 @@ NEAR_TIE = 1e-4
 SAMPLING = Sampling(max_tokens=64, ignore_eos=True, top_logprobs=2)
 SIZES = {"max_context": 2048, "page_tokens": 16, "kv_memory_mib": 384, "chunk_tokens": 256, "served_name": "smollm2"}
 TOGETHER = 10  # requests at once
-TOGETHER_S = 1200.0
+TOGETHER_S = 3000.0
 FEW = (0, 3, 8, 17, 33, 38, 39, 43)  # of parity_prompts: 1 to 513 tokens, with a shared prefix
 
 
