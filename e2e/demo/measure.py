@@ -1,41 +1,73 @@
-"""Two figures of this machine's workers, through the router, with nothing else running."""
+"""What this machine's workers can do, through the router, with nothing else running."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
-from e2e.demo import calibrate
+from e2e.demo.calibrate import CHAT_OUTPUT, CHAT_TOKENS, PROMPT_TOKENS, Chats, Prompts
 from e2e.demo.screen import note
 from e2e.load import Measured
 from e2e.load import measure as closed_loop
 
 WARM_UP = 4  # requests that touch every worker before anything counts
-BATCH = 48  # requests at once, over the two decode workers; kept up for two rounds, with newcomers among them
+AGREE = 0.15  # two rounds that differ by less are believed; the machine is shared
+ROUNDS = 4
+T = TypeVar("T")
 
 
-def measure(url: str, model: str) -> calibrate.Measured:
-    """Long prompts (one prefill worker), then short chats at one and at many at once (two decode workers)."""
-    run(url, model, calibrate.CHAT_TOKENS, 8, concurrency=2, n=WARM_UP, seed=90)
-    alone = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=1, n=4, seed=91)
-    queued = run(url, model, calibrate.PROMPT_TOKENS, 2, concurrency=3, n=12, seed=92)
-    chat = run(url, model, calibrate.CHAT_TOKENS, 32, concurrency=1, n=3, seed=93)
-    many = run(url, model, calibrate.CHAT_TOKENS, calibrate.CHAT_OUTPUT, concurrency=BATCH, n=2 * BATCH, seed=94)
-    seen = calibrate.Measured(
-        prefill_s=1 / queued.per_second,
-        ttft_s=alone.ttft_s,
-        tpot_alone_s=chat.tpot_s or 0.0,
-        batch=BATCH / 2,
-        tpot_batch_s=many.tpot_s or 0.0,
-    )
+class NotSteadyError(RuntimeError):
+    """The machine's speed changed from round to round: a load cannot be sized on it."""
+
+
+def warm_up(url: str, model: str) -> None:
+    """Touch every worker."""
+    run(url, model, CHAT_TOKENS, 8, concurrency=2, n=WARM_UP, seed=90)
+
+
+def measure_prompts(url: str, model: str) -> Prompts:
+    """Long prompts on the one prefill worker."""
+    seen = steady(lambda at: prompts_once(url, model, 100 * at), lambda one: one.service_s)
     note(
-        f"a prompt of {queued.prompt_tokens:.0f} tokens takes a prefill worker {seen.prefill_s * 1000:,.0f} ms "
+        f"a prompt of {seen.tokens:.0f} tokens takes the prefill worker {seen.service_s * 1000:,.0f} ms "
         f"(alone: TTFT {seen.ttft_s * 1000:,.0f} ms)"
     )
-    note(
-        f"a token takes a decode worker {seen.tpot_alone_s * 1000:,.0f} ms alone, "
-        f"{seen.tpot_batch_s * 1000:,.0f} ms in a batch of {seen.batch:.0f}"
-    )
     return seen
+
+
+def prompts_once(url: str, model: str, seed: int) -> Prompts:
+    """One round."""
+    alone = run(url, model, PROMPT_TOKENS, 2, concurrency=1, n=3, seed=seed + 1)
+    queued = run(url, model, PROMPT_TOKENS, 2, concurrency=3, n=12, seed=seed + 2)
+    return Prompts(queued.prompt_tokens, 1 / queued.per_second, alone.ttft_s)
+
+
+def measure_chats(url: str, model: str, seats: int, workers: int) -> Chats:
+    """Long answers, as many at once as the decode workers have seats; newcomers take the seats of those who end."""
+    full = seats * workers
+
+    def once(at: int) -> Chats:
+        kept_up = run(url, model, CHAT_TOKENS, CHAT_OUTPUT, concurrency=full, n=2 * full, seed=100 * at + 3)
+        return Chats(seats, kept_up.tpot_s or 0.0)
+
+    seen = steady(once, lambda one: one.tpot_s)
+    note(f"a token takes a decode worker {seen.tpot_s * 1000:,.0f} ms in a full batch of {seats}")
+    return seen
+
+
+def steady(once: Callable[[int], T], figure: Callable[[T], float]) -> T:
+    """The second of two rounds that agree. Raises NotSteadyError when none do."""
+    figures: list[float] = []
+    for at in range(1, ROUNDS + 1):
+        seen = once(at)
+        figures.append(figure(seen))
+        if len(figures) > 1 and abs(figures[-1] - figures[-2]) <= AGREE * figures[-2]:
+            return seen
+    said = ", ".join(f"{one * 1000:,.0f}" for one in figures)
+    raise NotSteadyError(
+        f"{ROUNDS} rounds took {said} ms: something else uses this machine; try again when it is quiet"
+    )
 
 
 def run(url: str, model: str, prompt: int, output: int, *, concurrency: int, n: int, seed: int) -> Measured:

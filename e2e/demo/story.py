@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from e2e.demo.chat import ask
-from e2e.demo.measure import measure
-from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance, set_mode
+from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance
 from e2e.demo.screen import console, ms, note, step, true
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
@@ -46,7 +47,12 @@ def tell(*, keep: bool) -> None:
 
 def bring_up() -> Cluster:
     """Step 2: the control plane and its nodes."""
-    step("a control plane: etcd, kube-apiserver, controller-manager, scheduler, kubelets")
+    given = os.environ.get("KUBECONFIG")
+    step(
+        f"the cluster of KUBECONFIG={given}"
+        if given
+        else "a control plane: etcd, kube-apiserver, controller-manager, scheduler, kubelets"
+    )
     start = time.monotonic()
     cluster = clusters.up(DIRECTORY, PORT)
     true(f"ready in {time.monotonic() - start:.1f} s")
@@ -84,11 +90,7 @@ def act(cluster: Cluster) -> None:
     with stage.router() as url:
         converse(url)
     note(cluster.kube.run("get", "di", "-n", NAMESPACE).rstrip())
-    step("what this machine's workers can do (each is one device, held to its CPU share)")
-    set_mode(stage, "Off")
-    with stage.router() as url:
-        seen = measure(url, NAME)
-    moves = rebalance(stage, seen)
+    moves = rebalance(stage)
     check_replay(cluster.kube)
     summary(moves)
     if cluster.directory is not None:
@@ -112,7 +114,8 @@ def check_replay(kube: Kube) -> None:
     """The recorded observations, through `plan/` again, give the very decisions that were made."""
     step("the recorded observations, replayed through the planner")
     record = save_record(kube)
-    done = subprocess.run(["tandem", "replay", str(record)], capture_output=True, text=True, check=False, timeout=120)
+    tandem = Path(sys.executable).with_name("tandem")
+    done = subprocess.run([tandem, "replay", record], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         raise NotTrueError(f"replay differs:\n{done.stdout}{done.stderr}")
     true(done.stdout.strip().splitlines()[-1])

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from tandem_operator.edges.errors import PrometheusError
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HISTORY = 40  # windows kept of each resource
+HISTORY = 40  # windows kept of each resource at least; more where its scale-down window needs them
+SPARE = 3  # ... and as many more, so that a late look does not shorten the span
 IDLE_INTERVAL_S = 15  # where there is no resource to ask for
 NOT_ASKED = Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus was not asked yet")
 EARLY = 0.9  # a look that is due within a tenth of its interval is taken along
@@ -42,6 +44,12 @@ class Subject:
     ref: Ref
     slo: Slo
     interval_s: int
+    down_window_s: int = 0  # a scale-down is confirmed over this long
+
+    @property
+    def windows(self) -> int:
+        """How many windows to keep."""
+        return max(HISTORY, ceil(self.down_window_s / (EARLY * self.interval_s)) + SPARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class Fleet:
         else:
             for subject in due:
                 facts = reading.get((subject.ref.namespace, subject.ref.name))
-                self._looks[subject.ref] = self._seen(self.look(subject.ref), facts, subject.slo, now)
+                self._looks[subject.ref] = self._seen(subject, facts, now)
         return [subject.ref for subject in due]
 
     def _is_due(self, subject: Subject, now: datetime) -> bool:
@@ -97,12 +105,13 @@ class Fleet:
         verdict = Verdict(Answer.NO, f"Prometheus{error.reason}", error.message)
         return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
 
-    def _seen(self, before: Look, facts: Facts | None, slo: Slo, now: datetime) -> Look:
+    def _seen(self, subject: Subject, facts: Facts | None, now: datetime) -> Look:
+        before = self.look(subject.ref)
         verdict = metrics_verdict(facts)
         if facts is None or not facts.number("up"):
             return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
-        history = deque(before.history, maxlen=HISTORY)
-        history.append(window_of(facts, slo, now, self._window_s))
+        history = deque(before.history, maxlen=subject.windows)
+        history.append(window_of(facts, subject.slo, now, self._window_s))
         return Look(
             metrics=verdict,
             history=tuple(history),

@@ -28,6 +28,7 @@ from tandem_operator.loop.settings import Settings, SettingsError, from_environm
 from tandem_operator.loop.web import application, serve
 from tandem_operator.loop.world import World
 from tandem_operator.plan.facts import Slo
+from tandem_operator.plan.limits import steadiness_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -60,7 +61,8 @@ def subjects(world: World) -> list[Subject]:
         except InvalidResourceError:
             continue  # its own pass says so in its status
         slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
-        found.append(Subject(ref, slo, spec.rebalance.interval_seconds))
+        calm = steadiness_of(spec.rebalance.behavior).down_window_s
+        found.append(Subject(ref, slo, spec.rebalance.interval_seconds, calm))
     return found
 
 

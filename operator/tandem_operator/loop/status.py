@@ -110,9 +110,19 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
 
 
 def is_same_word(old: DecisionStatus, new: Decision) -> bool:
-    """The same action for the same reason, whatever the numbers in its sentence; a new recommendation is a new word."""
+    """The same action for the same reason, whatever the numbers in its sentence; a new recommendation is a new word.
+
+    Under Off the heading counts as well: what Auto would do, and why.
+    """
     same = (old.action, old.reason) == (new.action.value, new.reason)
-    return same and (new.action is not Action.RECOMMEND or old.message == new.message)
+    if new.action is Action.RECOMMEND:
+        return same and old.message == new.message
+    return same and (new.reason != "RebalanceOff" or heading(old.message) == heading(new.message))
+
+
+def heading(message: str) -> str:
+    """What stands before a sentence's first colon."""
+    return message.partition(":")[0]
 
 
 def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> DecisionStatus:

@@ -59,7 +59,9 @@ def in_mode(seen: Observed, now: datetime) -> Decision:
 
 def would(wanted: Decision) -> str:
     """What Auto would do, in words."""
-    return f"Auto would hold: {wanted.message}" if wanted.action is Action.HOLD else f"Auto would move {wanted.message}"
+    if wanted.action is Action.HOLD:
+        return f"Auto would hold ({wanted.reason}): {wanted.message}"
+    return f"Auto would move {wanted.message}"
 
 
 def choose(seen: Observed, now: datetime) -> Decision:

@@ -35,6 +35,9 @@ class Answer(StrEnum):
     UNKNOWN = "Unknown"
 
 
+MAX_BATCH = 64  # what a Tandem worker takes where its arguments do not say
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One judgement: an answer, one CamelCase word for alerts, one sentence with numbers for people."""
@@ -116,7 +119,7 @@ class Limits:
     role_flips: bool = False
     interval_s: int = 15
     steadiness: Steadiness = field(default_factory=Steadiness)
-    max_batch: int = 64  # requests that one decode worker runs at once (`--max-batch`)
+    max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import CATALOGUE, GIB, find
-from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
+from tandem_operator.plan.facts import MAX_BATCH, Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tandem_operator.api.catalogue import Accelerator
     from tandem_operator.api.spec import Spec
@@ -33,7 +34,15 @@ def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> L
         role_flips=spec.flips_roles,
         interval_s=rebalance.interval_seconds,
         steadiness=steadiness_of(rebalance.behavior),
+        max_batch=max_batch_of(spec.engine.args),
     )
+
+
+def max_batch_of(args: Sequence[str]) -> int:
+    """The batch that the engine's arguments allow (`--max-batch 16` or `--max-batch=16`, the last one counts)."""
+    words = [word for arg in args for word in arg.split("=", 1)]
+    values = [value for option, value in pairwise(words) if option == "--max-batch" and value.isascii()]
+    return int(values[-1]) if values and values[-1].isdigit() and int(values[-1]) > 0 else MAX_BATCH
 
 
 def pool_limits(pool: Pool, dtype: str, catalogue: Mapping[str, Accelerator]) -> PoolLimits:

@@ -58,6 +58,12 @@ async def test_the_history_is_bounded_and_ordered():
     assert times[-1] == NOW + timedelta(seconds=5 * (HISTORY + 9))
 
 
+@pytest.mark.parametrize(("interval", "down_window"), [(5, 0), (5, 300), (5, 3600), (15, 300), (60, 3600)])
+async def test_the_history_spans_the_scale_down_window(interval, down_window):
+    subject = Subject(FAST.ref, SLO, interval, down_window)
+    assert subject.windows * 0.9 * interval >= down_window, "even when every look is as early as a look may be"
+
+
 async def test_an_outage_keeps_the_history_and_says_so():
     source = Source(all_up())
     fleet = Fleet(source, 60)

@@ -29,8 +29,12 @@ def recorded(action="Hold", reason="WithinTargets", target=ONE, message="old wor
     return DecisionStatus(id="7", target=target_status(target), action=action, reason=reason, message=message, at=NOW)
 
 
-def decided(action=Action.HOLD, reason="WithinTargets", target=ONE):
-    return Decision(action, reason, "new words", target)
+def decided(action=Action.HOLD, reason="WithinTargets", target=ONE, message="new words"):
+    return Decision(action, reason, message, target)
+
+
+OFF_IDLE, OFF_IDLE_NOW = "off; Auto would hold (NoTraffic): 0 in 20 s", "off; Auto would hold (NoTraffic): 0 in 25 s"
+OFF_MOVE = "off; Auto would move prefill 1→2, decode 2→1: TTFT p90 9,000 ms"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,22 @@ def decided(action=Action.HOLD, reason="WithinTargets", target=ONE):
             "new words",
             NOW,
             id="a recommendation",
+        ),
+        pytest.param(
+            recorded(reason="RebalanceOff", message=OFF_IDLE),
+            decided(reason="RebalanceOff", message=OFF_IDLE_NOW),
+            "7",
+            OFF_IDLE,
+            NOW,
+            id="off, and Auto would do the same",
+        ),
+        pytest.param(
+            recorded(reason="RebalanceOff", message=OFF_IDLE),
+            decided(reason="RebalanceOff", message=OFF_MOVE),
+            "7",
+            OFF_MOVE,
+            NOW,
+            id="off, and Auto would do something else",
         ),
     ],
 )

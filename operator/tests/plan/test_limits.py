@@ -3,7 +3,7 @@ import pytest
 from tandem_operator.api.catalogue import UnknownAcceleratorError
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.plan.facts import RebalanceMode, Role, Steadiness
-from tandem_operator.plan.limits import limits_of
+from tandem_operator.plan.limits import limits_of, max_batch_of
 
 
 def spec(accelerator="h100-sxm", **rebalance):
@@ -65,3 +65,18 @@ def test_own_figures_need_no_catalogue_entry():
 def test_an_unknown_accelerator_is_refused_by_name():
     with pytest.raises(UnknownAcceleratorError, match="h900"):
         limits_of(spec("h900"))
+
+
+@pytest.mark.parametrize(
+    ("args", "batch"),
+    [
+        ([], 64),
+        (["--max-batch", "16"], 16),
+        (["--max-batch=16"], 16),
+        (["--chunk-tokens=128", "--max-batch=16", "--max-batch", "8"], 8),
+        (["--max-batch"], 64),
+        (["--max-batch=many"], 64),  # the worker refuses it, and its pod says so
+    ],
+)
+def test_the_batch_is_what_the_engine_was_told(args, batch):
+    assert max_batch_of(args) == batch

@@ -208,10 +208,10 @@ class Engine:
         """A look at it, for metrics."""
         with self._lock:
             queues, work = self._queues, self._runner.work
-            everyone = len(queues.everyone())
+            waiting = queues.waiting + len(queues.joining)  # for a prefill, or for a seat in the batch
             return EngineStats(
-                running=everyone - queues.waiting,
-                waiting=queues.waiting,
+                running=len(queues.everyone()) - waiting,
+                waiting=waiting,
                 prefill_waiting_tokens=sum(one.left for one in queues.prefill.values()),
                 kv_usage=1 - self._pool.free_pages / self._pool.pages,
                 quarantined_pages=self._pool.quarantined_pages,

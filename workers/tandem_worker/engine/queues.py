@@ -42,7 +42,7 @@ class Queues:
 
     @property
     def waiting(self) -> int:
-        """Sequences that hold no pages yet."""
+        """Sequences that hold no pages yet; `max_queue` bounds them."""
         return sum(not one.started for one in self.prefill.values())
 
     def next_step(self) -> StepPlan:
@@ -82,11 +82,14 @@ class Queues:
         return plan_step(decoding, queue, self._pool.free_pages, self._bounds)
 
     def _seen(self, one: SequenceState) -> Prefilling:
-        need = 0
-        if not one.started:
-            cached = self._pool.match(one.usable_chain(self._pool.page_tokens))
-            need = self._pool.pages_for(len(one.tokens)) - cached
-        return Prefilling(one.id, one.age, one.left, need, one.started, one.ticket)
+        if one.started:
+            return Prefilling(one.id, one.age, one.left, 0, one.started, one.ticket)
+        # What the prefix cache has is no work: a head of cached prompts must not look like two chunks of it, or hardly
+        # any of them would have asked for its ticket when its turn comes.
+        cached = self._pool.match(one.usable_chain(self._pool.page_tokens))
+        need = self._pool.pages_for(len(one.tokens)) - cached
+        left = one.left - cached * self._pool.page_tokens
+        return Prefilling(one.id, one.age, left, need, one.started, one.ticket)
 
     def _seat(self) -> None:
         taken = len(self.decoding) + sum(one.started and one.sink is None for one in self.prefill.values())

@@ -1,0 +1,40 @@
+"""The queues of an engine over a page pool."""
+
+from tandem_worker.engine.pages import PagePool, page_chain
+from tandem_worker.engine.queues import Queues
+from tandem_worker.engine.request import Sampling
+from tandem_worker.engine.scheduler import Bounds
+from tandem_worker.engine.sequence import SequenceState
+from workers.tests.prompts import token_ids
+
+PAGE, CHUNK = 4, 32
+
+
+def waiting(queues: Queues, name: str, tokens: list[int]) -> SequenceState:
+    sequence = SequenceState(
+        id=name,
+        age=len(queues.prefill),
+        tokens=list(tokens),
+        prompt_tokens=len(tokens),
+        sampling=Sampling(max_tokens=8),
+        seed=0,
+        chain=page_chain(tokens, PAGE),
+    )
+    queues.prefill[name] = sequence
+    return sequence
+
+
+def test_what_the_prefix_cache_has_takes_nothing_from_a_steps_budget():
+    pool = PagePool(400, PAGE, cache=True)
+    queues = Queues(pool, Bounds(CHUNK, max_batch=8))
+    prompts = {f"p{at}": token_ids(f"cached {at}", 120, 1000) for at in range(6)}
+    for name, tokens in prompts.items():
+        computed = waiting(queues, name, tokens)
+        computed.pages = list(pool.reserve(len(tokens), ()).pages)
+        computed.computed = len(tokens)
+        queues.remember(computed)
+        queues.drop(computed)
+    for name, tokens in prompts.items():
+        waiting(queues, name, tokens)
+    # 116 of 120 tokens of each are cached (the last page is computed for its logits): six fit one chunk of 32 tokens.
+    assert queues.next_step().prefill == tuple((name, 4) for name in prompts)
