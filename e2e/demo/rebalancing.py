@@ -18,7 +18,7 @@ from e2e.demo.calibrate import (
 from e2e.demo.judge import Targets
 from e2e.demo.measure import measure_chats, measure_prompts, warm_up
 from e2e.demo.phases import Load, Outcome, watch
-from e2e.demo.screen import ms, note, step, true
+from e2e.demo.screen import note, step, true, with_unit
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import until
@@ -177,9 +177,10 @@ def quiet(stage: Stage) -> None:
 
 def said(seen: Summary, role: str, targets: Targets) -> str:
     """The figure that the role answers for, beside its target."""
-    if role == "prefill":
-        return f"TTFT p{targets.percentile} {ms(seen.ttft_ms)} ms, target {targets.ttft_ms:,} ms ({seen.due} requests)"
-    return f"TPOT p{targets.percentile} {ms(seen.tpot_ms)} ms, target {targets.tpot_ms:,} ms ({seen.due} requests)"
+    name, value, target = (
+        ("TTFT", seen.ttft_ms, targets.ttft_ms) if role == "prefill" else ("TPOT", seen.tpot_ms, targets.tpot_ms)
+    )
+    return f"{name} p{targets.percentile} {with_unit(value)}, target {target:,} ms ({seen.due} requests)"
 
 
 def demand(holds: bool, sentence: str) -> None:

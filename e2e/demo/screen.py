@@ -33,6 +33,11 @@ def ms(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:,.0f}"
 
 
+def with_unit(value: float) -> str:
+    """`1,020 ms`, or `never`."""
+    return f"{ms(value)} ms" if math.isfinite(value) else ms(value)
+
+
 class Screen:
     """A live table on a terminal; a row every ten seconds elsewhere."""
 

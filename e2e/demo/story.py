@@ -11,7 +11,7 @@ from pathlib import Path
 
 from e2e.demo.chat import ask
 from e2e.demo.rebalancing import Move, NotTrueError, Stage, demand, rebalance
-from e2e.demo.screen import console, ms, note, step, true
+from e2e.demo.screen import console, note, step, true, with_unit
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, Kube
@@ -94,7 +94,7 @@ def act(cluster: Cluster) -> None:
     check_replay(cluster.kube)
     summary(moves)
     if cluster.directory is not None:
-        note(f"memory of everything in the cluster: {resident_mib(cluster.directory):,} MiB")
+        note(f"memory of the control plane, the nodes and all pods: {resident_mib(cluster.directory):,} MiB")
 
 
 def converse(url: str) -> None:
@@ -135,9 +135,9 @@ def summary(moves: list[Move]) -> None:
     step("before and after")
     for m in moves:
         unit = "TTFT" if m.load.starved == "prefill" else "TPOT"
-        figures = [ms(s.ttft_ms if unit == "TTFT" else s.tpot_ms) for s in (m.off, m.before, m.after)]
+        figures = [with_unit(s.ttft_ms if unit == "TTFT" else s.tpot_ms) for s in (m.off, m.before, m.after)]
         note(
-            f"{m.load.title}: {m.ratios[0]} → {m.ratios[1]} after {m.moved_at:.0f} s; {unit} p90 ms: "
+            f"{m.load.title}: {m.ratios[0]} → {m.ratios[1]} after {m.moved_at:.0f} s; {unit} p90: "
             "Off {}, before {}, after {}".format(*figures)
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tandem_operator.api.conditions import CONDITIONS, REASONS, ConditionType
 from tandem_operator.api.constants import API_VERSION, KIND
+from tandem_operator.api.decision_reasons import DECISION_REASONS
 from tandem_operator.api.not_yet import NOT_YET
 from tandem_operator.api.schema import Schema
 
@@ -32,10 +33,13 @@ def resource_page(schema: Schema) -> str:
 
 
 def conditions_page() -> str:
-    """Every condition, its answers, and what to do about each."""
+    """Every condition and every reason of a decision, and what to do about each."""
     parts = ["# Conditions and reasons", MADE]
     for condition in CONDITIONS:
         parts += [f"## {condition.name}", _about(condition), _reasons(condition)]
+    rows = ((f"`{r.name}`", r.meaning, r.action) for r in DECISION_REASONS)
+    table = _table(("reason", "meaning", "what to do"), rows)
+    parts += ["## status.decision", "What the planner wants, and why.", table]
     return "\n\n".join(parts) + "\n"
 
 

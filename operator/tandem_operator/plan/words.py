@@ -36,6 +36,8 @@ def ms_words(latency_ms: float | None) -> str:
 
 def forecast_words(forecast: Forecast, slo: Slo) -> str:
     """`TTFT p90 1,020 ms, TPOT p90 84 ms, attainment 97 %`."""
+    if forecast.prefill.latency_ms == forecast.decode.latency_ms == 0:
+        return "no load"
     ttft, tpot = ms_words(forecast.prefill.latency_ms), ms_words(forecast.decode.latency_ms)
     share = f"attainment {100 * forecast.attainment:.0f} %"
     return f"TTFT p{slo.percentile} {ttft}, TPOT p{slo.percentile} {tpot}, {share}"

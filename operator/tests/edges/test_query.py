@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
@@ -32,7 +31,6 @@ def test_every_branch_is_marked_and_groups_by_resource():
     assert "namespace=" not in union(60)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_reads_the_query(tmp_path):
     rules = tmp_path / "rules.yaml"
     quoted = union(60, 'x"y').replace("'", "''")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from tandem_operator.loop.settings import from_environment
 REPO = Path(__file__).resolve().parents[3]
 CHART = REPO / "charts/tandem"
 RULES = yaml.safe_load((REPO / "manifests/base/role.yaml").read_text())["rules"]
-
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,6 @@ def test_what_the_router_may_the_operator_may_too():
             )
 
 
-@needs_kubectl
 def test_the_local_overlay_renders_with_local_images_and_known_settings(rendered):
     deployments = {d["metadata"]["name"]: d for d in rendered if d["kind"] == "Deployment"}
     assert set(deployments) == {"tandem-operator", "prometheus"}
@@ -80,8 +76,6 @@ def test_the_local_overlay_renders_with_local_images_and_known_settings(rendered
     assert found.metrics_window_seconds == 20
 
 
-@needs_kubectl
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_reads_the_local_configuration(rendered, tmp_path):
     (config,) = [d for d in rendered if d["kind"] == "ConfigMap" and d["metadata"]["name"] == "prometheus"]
     path = tmp_path / "prometheus.yaml"

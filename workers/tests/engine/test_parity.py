@@ -17,9 +17,6 @@ from workers.tests.tiny import CONFIG, generate, make_engine, write_tiny
 MODEL = Path(__file__).parents[3] / "build/models/smollm2-135m-instruct"
 NEAR_TIE = 1e-4  # logits; below, the order of additions decides
 NEW_TOKENS = 64
-needs_model = pytest.mark.skipif(
-    not (MODEL / "model.gguf").is_file(), reason="no SmolLM2 here; `make model` puts it there"
-)
 
 
 def reference_model(path: Path):
@@ -76,14 +73,12 @@ def run_smollm(prompts: list[list[int]]) -> list[list[int]]:
         engine.stop()
 
 
-@needs_model
 def test_ten_prompts_are_as_in_the_reference():
     prompts = parity_prompts(49152)
     few = [prompts[at] for at in (0, 5, 9, 16, 23, 28, 31, 38, 40, 41)]
     check_parity(reference_model(MODEL), few, run_smollm(few))
 
 
-@needs_model
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fifty_prompts_are_as_in_the_reference():

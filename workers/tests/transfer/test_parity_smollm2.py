@@ -10,9 +10,6 @@ from tandem_worker.engine import Sampling
 from workers.tests.prompts import parity_prompts
 from workers.tests.transfer.kit import SMOLLM2, alone, eventually, pull, running
 
-pytestmark = pytest.mark.skipif(
-    not (SMOLLM2 / "model.gguf").is_file(), reason="no SmolLM2 here; `make model` puts it there"
-)
 NEAR_TIE = 1e-4
 SAMPLING = Sampling(max_tokens=64, ignore_eos=True, top_logprobs=2)
 SIZES = {"max_context": 2048, "page_tokens": 16, "kv_memory_mib": 384, "chunk_tokens": 256, "served_name": "smollm2"}

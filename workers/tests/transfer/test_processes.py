@@ -11,10 +11,7 @@ import pytest
 
 from workers.tests.transfer.kit import SMOLLM2, eventually, start_process
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (SMOLLM2 / "model.gguf").is_file(), reason="no SmolLM2 here; `make model` puts it there"),
-]
+pytestmark = pytest.mark.slow
 FLAGS = ("--dtype", "bfloat16", "--max-context", "2048", "--kv-memory-mib", "128", "--page-tokens", "16",
          "--chunk-tokens", "64")  # fmt: skip
 LONG = "Trains are slow and long, and they carry people over wide plains and high hills. " * 90  # about 1,700 tokens
