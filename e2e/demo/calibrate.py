@@ -15,7 +15,7 @@ CHAT_TOKENS = 8  # output-heavy: short prompts, long answers
 CHAT_OUTPUT = 40
 
 OVERLOAD = 1.35  # of one worker; of two: 0.68
-TTFT_SLACK = 5.0  # target over the unloaded service time: a queue of about four prompts
+TTFT_SLACK = 4.4  # target over the unloaded service time: a queue of about three prompts
 TPOT_SLACK = 1.2  # target over the TPOT of a full batch: a short wait for a seat
 
 
