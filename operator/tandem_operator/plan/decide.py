@@ -251,12 +251,17 @@ def better_options(case: Study) -> list[Option]:
 
 
 def is_clearly_better(case: Study, option: Option) -> bool:
-    """Hysteresis: more attainment by a margin; where neither serves the load, clearly less overload."""
+    """Hysteresis: more attainment by a margin; where neither serves the load, clearly less overload.
+
+    A present plan that is overloaded is sure to fail: for another it is then enough to be no surer to fail.
+    """
     now = case.current
+    lighter = option.forecast.overload <= LESS_OVERLOAD * now.forecast.overload
     if max(option.forecast.attainment, now.forecast.attainment) < OVERLOADED:
-        return option.forecast.overload <= LESS_OVERLOAD * now.forecast.overload
-    gain = option.forecast.attainment - now.forecast.attainment
-    return gain >= CLEARLY and option.sure - now.sure >= CLEARLY
+        return lighter
+    if option.forecast.attainment - now.forecast.attainment < CLEARLY:
+        return False
+    return option.sure - now.sure >= CLEARLY or (now.forecast.overload > 1 and lighter and option.sure >= now.sure)
 
 
 def move(case: Study, action: Action, reason: str, option: Option) -> Decision:

@@ -113,6 +113,6 @@ def rejection(study: Study, chosen: Option, option: Option) -> str:
         return f"attainment {100 * option.sure:.0f} % (one sigma low) against {100 * chosen.sure:.0f} %"
     if option.cost > chosen.cost:
         return f"takes {option.gpus} GPUs, the choice takes {chosen.gpus}"
-    if option.change > chosen.change:
+    if option.change > chosen.change and option.forecast.attainment <= chosen.forecast.attainment:
         return "moves more for no need"
     return "not clearly better than the choice"
