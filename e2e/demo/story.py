@@ -17,7 +17,7 @@ from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, Kube
 from e2e.harness.memory import resident_mib
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, SYSTEM, install, wait_ready
+from e2e.harness.world import NAMESPACE, SYSTEM, install, wait_ready, wait_settled
 
 DIRECTORY = REPO / "build/demo"
 OUT = REPO / "build/demo-load"  # what the loads and the operator wrote; stays
@@ -80,6 +80,7 @@ def deploy(kube: Kube) -> None:
     start = time.monotonic()
     wait_ready(kube, NAME, seconds=180)
     true(f"Ready=True after {time.monotonic() - start:.0f} s")
+    wait_settled(kube, NAME)
     note(kube.run("get", "pods", "-n", NAMESPACE, "-o", "wide", "-L", "tandem.dev/role").rstrip())
 
 

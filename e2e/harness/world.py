@@ -70,6 +70,16 @@ def wait_ready(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float
     return until(f"{name} Ready=True", look, seconds)
 
 
+def wait_settled(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 120) -> dict[str, Any]:
+    """Wait until Ready=True and nothing is left to do: a resource serves as soon as one pair does."""
+
+    def look() -> dict[str, Any] | None:
+        seen = wait_ready(kube, name, namespace, seconds)
+        return seen if condition(seen, "Reconciling")["status"] != "True" else None
+
+    return until(f"{name} is settled", look, seconds)
+
+
 def wait_condition(
     kube: Kube,
     name: str,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from e2e.harness.cluster import Cluster
-from e2e.harness.world import NAMESPACE, forwarded, sample, wait_ready
+from e2e.harness.world import NAMESPACE, forwarded, sample, wait_settled
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def smollm2(tandem: Cluster) -> dict:
     body = sample()
     body["spec"]["rebalance"]["mode"] = "Off"
     tandem.kube.apply(yaml.safe_dump(body))
-    return wait_ready(tandem.kube, "smollm2", seconds=180)
+    return wait_settled(tandem.kube, "smollm2", seconds=180)
 
 
 @pytest.fixture(scope="session")
