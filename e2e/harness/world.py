@@ -75,7 +75,8 @@ def wait_settled(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: flo
 
     def look() -> dict[str, Any] | None:
         seen = wait_ready(kube, name, namespace, seconds)
-        return seen if condition(seen, "Reconciling")["status"] != "True" else None
+        busy = [kind for kind in ("Reconciling", "Rebalancing") if condition(seen, kind)["status"] == "True"]
+        return None if busy else seen
 
     return until(f"{name} is settled", look, seconds)
 
