@@ -60,21 +60,21 @@ def resource(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any
 
 def wait_ready(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 120) -> dict[str, Any]:
     """Wait until Ready=True of the newest generation."""
+    return until(f"{name} Ready=True", lambda: if_ready(kube, name, namespace), seconds)
 
-    def look() -> dict[str, Any] | None:
-        seen = resource(kube, name, namespace)
-        ready = condition(seen, "Ready")
-        same = seen and seen["metadata"]["generation"] == (seen.get("status") or {}).get("observedGeneration")
-        return seen if same and ready["status"] == "True" else None
 
-    return until(f"{name} Ready=True", look, seconds)
+def if_ready(kube: Kube, name: str, namespace: str) -> dict[str, Any] | None:
+    """The resource, if Ready=True of its newest generation."""
+    seen = resource(kube, name, namespace)
+    same = seen and seen["metadata"]["generation"] == (seen.get("status") or {}).get("observedGeneration")
+    return seen if same and condition(seen, "Ready")["status"] == "True" else None
 
 
 def wait_settled(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 120) -> dict[str, Any]:
     """Wait until Ready=True and nothing is left to do: a resource serves as soon as one pair does."""
 
     def look() -> dict[str, Any] | None:
-        seen = wait_ready(kube, name, namespace, seconds)
+        seen = if_ready(kube, name, namespace)
         busy = [kind for kind in ("Reconciling", "Rebalancing") if condition(seen, kind)["status"] == "True"]
         return None if busy else seen
 

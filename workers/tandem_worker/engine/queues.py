@@ -84,8 +84,7 @@ class Queues:
     def _seen(self, one: SequenceState) -> Prefilling:
         if one.started:
             return Prefilling(one.id, one.age, one.left, 0, one.started, one.ticket)
-        # What the prefix cache has is no work: a head of cached prompts must not look like two chunks of it, or hardly
-        # any of them would have asked for its ticket when its turn comes.
+        # What the prefix cache has is no work: counted, one cached prompt would take a whole step's budget.
         cached = self._pool.match(one.usable_chain(self._pool.page_tokens))
         need = self._pool.pages_for(len(one.tokens)) - cached
         left = one.left - cached * self._pool.page_tokens
