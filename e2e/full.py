@@ -34,13 +34,19 @@ def main() -> int:
 
 def run(name: str, command: list[str]) -> dict[str, object]:
     """One step: its output as it comes, and what its runner counted."""
-    began, last = time.monotonic(), ""
+    began, counts = time.monotonic(), dict[str, int]()
     with subprocess.Popen(command, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
-            last = line.strip() or last
-    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+            counts = counted(line) or counts
     return {"step": name, "passed": process.returncode == 0, "seconds": round(time.monotonic() - began), **counts}
+
+
+def counted(line: str) -> dict[str, int]:
+    """What pytest's closing line counted; {} for any other line (libraries may print after it)."""
+    if not re.search(r" in \d+\.\d+s", line):
+        return {}
+    return {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)}
 
 
 def git(*words: str) -> str:
