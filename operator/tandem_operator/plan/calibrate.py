@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.level import NOISE, STEADY, follow
 from tandem_operator.plan.linear import regress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tandem_operator.plan.facts import Window
+    from tandem_operator.plan.level import Level
     from tandem_operator.plan.linear import Matrix, Vector
     from tandem_operator.plan.roofline import Parts, Prior
 
 MIN_PROMPTS = 2.0  # fewer prompts in a window say more about luck than about the worker
 MIN_STEPS = 10.0
-NOISE = 0.05  # relative error of one window's mean that we never claim to beat
 SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this share of the observed level
 OUTLIER_MADS = 4.0
 NEIGHBOURS = 3  # windows to either side that an outlier is told from
 HALF_LIFE_WINDOWS = 4.0
+DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Point:
 
     parts: Parts
     seconds: float
-    weight: float = 1.0  # independent windows that this one counts for
+    weight: float = 1.0  # independent windows that this one counts for: its share, faded by its age
+    share: float = 1.0  # of it that no other window repeats
 
     @property
     def level(self) -> float:
@@ -42,14 +45,22 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """seconds = factors · parts, with the covariance of the factors; `points` is how many windows it rests on."""
+    """seconds = level · factors · parts, with the covariance of the factors and the doubt of the level.
+
+    The factors (the shape) rest on `points` windows and change slowly; the level follows a drift within a few.
+    """
 
     factors: Vector
     covariance: Matrix
     points: int
+    level: Level = STEADY
 
     def seconds(self, parts: Parts) -> float:
         """The calibrated cost of what the prior gives as these parts."""
+        return self.level.value * self.shape_s(parts)
+
+    def shape_s(self, parts: Parts) -> float:
+        """The cost before the level: the mean over the windows that the fit rests on."""
         return sum(k * x for k, x in zip(self.factors, parts, strict=True))
 
     def doubt(self, parts: Parts) -> float:
@@ -57,7 +68,7 @@ class Fit:
         variance = sum(
             x * c * y for x, row in zip(parts, self.covariance, strict=True) for c, y in zip(row, parts, strict=True)
         )
-        return sqrt(max(variance, 0.0)) / max(self.seconds(parts), 1e-12)
+        return sqrt(max(variance, 0.0) / max(self.shape_s(parts), 1e-12) ** 2 + self.level.doubt**2)
 
 
 # The prior taken at its word; used where nothing runs yet (`tandem plan`). Its doubt is 30 %.
@@ -76,25 +87,30 @@ class Calibration:
 def calibrate(prefill: Prior, decode: Prior, history: Sequence[Window]) -> Calibration:
     """Fit both roles to the history (windows before and after role changes alike: costs are per worker)."""
     share = computed_share(history)
+    new = overlap_of(history)
     weighted = list(zip(history, weights(history), strict=True))
-    prompts = [p for w, weight in weighted if (p := prefill_point(prefill, w, share, weight)) is not None]
-    steps = [p for w, weight in weighted if (p := decode_point(decode, w, weight)) is not None]
+    prompts = [replace(p, share=new) for w, v in weighted if (p := prefill_point(prefill, w, share, v)) is not None]
+    steps = [replace(p, share=new) for w, v in weighted if (p := decode_point(decode, w, v)) is not None]
     return Calibration(fit(prompts), fit(steps), share)
 
 
 def weights(history: Sequence[Window]) -> list[float]:
     """Independent windows that each one counts for.
 
-    Windows of 30 s taken every 5 s repeat each other: each is a sixth of one. Older ones fade, since the load that
-    they saw (lengths, batches, noise of neighbours) is less and less the load of now.
+    Older ones fade, since the load that they saw (lengths, batches, noise of neighbours) is less and less the load of
+    now.
     """
     if not history:
         return []
-    newest = history[-1]
-    gaps = [(b.at - a.at).total_seconds() for a, b in pairwise(history)]
-    overlap = min(1.0, max(median(gaps), 0.1) / max(newest.seconds, 1)) if gaps else 1.0
+    newest, new = history[-1], overlap_of(history)
     half_life = HALF_LIFE_WINDOWS * max(newest.seconds, 1)
-    return [overlap * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+    return [new * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+
+
+def overlap_of(history: Sequence[Window]) -> float:
+    """Share of a window that is new: windows of 30 s taken every 5 s repeat each other, each is a sixth of one."""
+    gaps = [(b.at - a.at).total_seconds() for a, b in pairwise(history)]
+    return min(1.0, max(median(gaps), 0.1) / max(history[-1].seconds, 1)) if gaps else 1.0
 
 
 def computed_share(history: Sequence[Window]) -> float:
@@ -145,7 +161,22 @@ def fit(points: Sequence[Point]) -> Fit | None:
     shape; several with different batch or length refine the shape. None when there is no point.
     """
     kept = without_spikes(points)
-    return solve(kept) if kept else None
+    if not kept:
+        return None
+    found = solve(kept)
+    path = levels_of(found, kept)
+    if max(x.value for x in path) > (1 + DRIFTED) * min(x.value for x in path):
+        # A level that moved bends the shape: fit once more, every window lifted to the level of now.
+        now = path[-1].value
+        kept = [replace(p, seconds=p.seconds * now / x.value) for p, x in zip(kept, path, strict=True)]
+        found = solve(kept)
+        path = [replace(levels_of(found, kept)[-1], doubt=path[-1].doubt)]
+    return replace(found, level=path[-1])
+
+
+def levels_of(found: Fit, points: Sequence[Point]) -> list[Level]:
+    """Each window's level against the fitted shape, followed through time."""
+    return follow([(p.seconds / max(found.shape_s(p.parts), 1e-12), p.share) for p in points])
 
 
 def without_spikes(points: Sequence[Point]) -> list[Point]:

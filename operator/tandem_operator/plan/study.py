@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,8 @@ class Study:
         """The plan that comes closest to the SLO, of at least as many GPUs."""
         here = self.search.now
         low, high = reach(self.seen.limits, here) if may_scale else (here, here)
-        return self.option(self.search.closest(Region(low, high, self.current.gpus))) or self.current
+        lighter = LESS_OVERLOAD * self.current.forecast.overload if self.current.forecast.overload > 1 else inf
+        return self.option(self.search.closest(Region(low, high, self.current.gpus), lighter)) or self.current
 
     def option(self, found: Found | None) -> Option | None:
         """A plan that was found, with its latencies."""
