@@ -8,13 +8,14 @@ from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.facts import Role
 from tandem_operator.plan.level import NOISE, STEADY, follow
 from tandem_operator.plan.linear import regress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tandem_operator.plan.facts import Window
+    from tandem_operator.plan.facts import RoleUse, Window
     from tandem_operator.plan.level import Level
     from tandem_operator.plan.linear import Matrix, Vector
     from tandem_operator.plan.roofline import Parts, Prior
@@ -87,11 +88,40 @@ class Calibration:
 def calibrate(prefill: Prior, decode: Prior, history: Sequence[Window]) -> Calibration:
     """Fit both roles to the history (windows before and after role changes alike: costs are per worker)."""
     share = computed_share(history)
-    new = overlap_of(history)
-    weighted = list(zip(history, weights(history), strict=True))
-    prompts = [replace(p, share=new) for w, v in weighted if (p := prefill_point(prefill, w, share, v)) is not None]
-    steps = [replace(p, share=new) for w, v in weighted if (p := decode_point(decode, w, v)) is not None]
-    return Calibration(fit(prompts), fit(steps), share)
+    return Calibration(
+        fit_role(Role.PREFILL, prefill, history, share), fit_role(Role.DECODE, decode, history, share), share
+    )
+
+
+def fit_role(role: Role, prior: Prior, history: Sequence[Window], share: float, pool: str | None = None) -> Fit | None:
+    """One role's fit, over all its workers or those of one pool; None where no window shows them at work."""
+    new, points = overlap_of(history), []
+    for window, weight in zip(history, weights(history), strict=True):
+        use = use_of(window, role, pool)
+        if use is None:
+            continue
+        found = prefill_point(prior, window, use, share) if role is Role.PREFILL else decode_point(prior, window, use)
+        if found is not None:
+            points.append(Point(*found, weight, new))
+    return fit(points)
+
+
+def use_of(window: Window, role: Role, pool: str | None) -> RoleUse | None:
+    """What a role's workers did, or those of one pool."""
+    if pool is None:
+        return window.prefill if role is Role.PREFILL else window.decode
+    return (window.prefill_of if role is Role.PREFILL else window.decode_of).get(pool)
+
+
+def calibrate_pools(
+    priors: Mapping[str, Prior], role: Role, history: Sequence[Window], share: float = 1.0
+) -> dict[str, Fit]:
+    """The fits of the pools whose workers of one role the metrics tell apart; no pool that they do not tell of.
+
+    Mixed hardware needs them: a role's mean level says nothing about how far each device is from its data sheet.
+    """
+    fits = {name: fit_role(role, prior, history, share, name) for name, prior in priors.items()}
+    return {name: found for name, found in fits.items() if found is not None}
 
 
 def weights(history: Sequence[Window]) -> list[float]:
@@ -132,26 +162,24 @@ def computed_share(history: Sequence[Window]) -> float:
     return max(median(shares), 0.02)
 
 
-def prefill_point(prior: Prior, seen: Window, share: float, weight: float) -> Point | None:
+def prefill_point(prior: Prior, seen: Window, use: RoleUse, share: float) -> tuple[Parts, float] | None:
     """Seconds per prompt: busy time over prompts, where prompts = tokens computed / tokens a prompt needs."""
-    use = seen.prefill
     if use.busy is None or not use.tokens_rate or not seen.prompt_tokens or use.busy <= 0:
         return None
     tokens = max(seen.prompt_tokens * share, 1.0)
     if use.tokens_rate * seen.seconds / tokens < MIN_PROMPTS:
         return None
-    return Point(prior.prefill_parts(tokens), use.busy * tokens / use.tokens_rate, weight)
+    return prior.prefill_parts(tokens), use.busy * tokens / use.tokens_rate
 
 
-def decode_point(prior: Prior, seen: Window, weight: float) -> Point | None:
+def decode_point(prior: Prior, seen: Window, use: RoleUse) -> tuple[Parts, float] | None:
     """Seconds per step at the window's mean batch (tokens per step)."""
-    use = seen.decode
     if use.busy is None or not use.steps_rate or not use.tokens_rate or use.busy <= 0:
         return None
     if use.steps_rate * seen.seconds < MIN_STEPS or seen.prompt_tokens is None:
         return None
     context = seen.prompt_tokens + (seen.output_tokens or 0.0) / 2
-    return Point(prior.step_parts(use.tokens_rate / use.steps_rate, context), use.busy / use.steps_rate, weight)
+    return prior.step_parts(use.tokens_rate / use.steps_rate, context), use.busy / use.steps_rate
 
 
 def fit(points: Sequence[Point]) -> Fit | None:

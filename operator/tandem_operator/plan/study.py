@@ -8,13 +8,13 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate
+from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
 from tandem_operator.plan.candidates import crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Slo, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.predict import Load, Model
-from tandem_operator.plan.roofline import Prior
+from tandem_operator.plan.roofline import Prior, prior_of
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def study(seen: Observed, now: datetime) -> Study | Verdict:
     model = model_of(calibration, load, batch_room(seen.history, limits.max_batch))
     if isinstance(model, Verdict):
         return model
+    model = with_pools(model, seen, shape, calibration.computed_share)
     desk = Desk(limits, shape, load, model, limits.slo)
     current = desk.weigh(target, target)
     corrected = less_kind(model, current.forecast, seen, now)
@@ -139,6 +140,15 @@ def calibration_of(seen: Observed, target: Target, shape: ModelShape) -> Calibra
     """Both roles' fits. Mixed hardware is fitted on its mean worker: devices keep their data sheets' ratio."""
     prefill, decode = crews(seen.limits, target, shape)
     return calibrate(mean_prior(prefill or decode), mean_prior(decode or prefill), seen.history)
+
+
+def with_pools(model: Model, seen: Observed, shape: ModelShape, share: float) -> Model:
+    """The model with the fits of pools that the metrics tell apart."""
+    if not any(w.prefill_of or w.decode_of for w in seen.history):
+        return model
+    priors = {p.name: prior_of(p.device, p.gpus, shape) for p in seen.limits.pools}
+    prefill, decode = (calibrate_pools(priors, role, seen.history, share) for role in (Role.PREFILL, Role.DECODE))
+    return replace(model, prefill_of=prefill, decode_of=decode)
 
 
 def mean_prior(members: Sequence[Crew]) -> Prior:
