@@ -1,4 +1,4 @@
-"""A whole run: the cluster under a workload, decided by plan.decide every interval, with what happened on record."""
+"""A whole run: the cluster under a workload, decided by a policy every interval, with what happened on record."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from tandem_operator.simulate.observe import Prometheus, attainment
 from tandem_operator.simulate.worker import SimWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tandem_operator.plan.facts import Decision, Limits, ModelShape, PoolLimits, Target, Window
     from tandem_operator.simulate.worker import Request, Truth
+
+    Policy = Callable[[Observed, datetime], Decision]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # simulated time starts here; no wall clock is read
 METRICS = Verdict(Answer.YES, "Fresh", "simulated metrics are always there")
@@ -69,9 +71,10 @@ class Run:
 class Simulation:
     """Steps a cluster and its planner together."""
 
-    def __init__(self, scenario: Scenario, arrivals: Iterator[Request]) -> None:
-        """Nothing runs yet: the planner's first decision makes the workers."""
+    def __init__(self, scenario: Scenario, arrivals: Iterator[Request], policy: Policy = decide) -> None:
+        """Nothing runs yet: the first decision of `policy` makes the workers."""
         self.scenario = scenario
+        self.policy = policy
         self.cluster = Cluster(arrivals)
         self.prometheus = Prometheus(scenario.window_s, scenario.limits.slo)
         self.history: deque[Window] = deque(maxlen=scenario.history)
@@ -107,7 +110,7 @@ class Simulation:
         window = self.prometheus.window(self.cluster, now)
         self.history.append(window)
         seen = self._observe()
-        decision = decide(seen, now)
+        decision = self.policy(seen, now)
         self.run.records.append(to_record(seen, now, decision))
         recent = self.cluster.finished[before:]
         self.run.requests = list(self.cluster.finished)

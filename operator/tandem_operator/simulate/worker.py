@@ -33,6 +33,7 @@ class Request:
     arrived: float
     prompt: int
     output: int
+    hashes: tuple[int, ...] = ()  # of the prompt's blocks, each over all before it: equal means the same prefix
     prefilled: int = 0
     decoded: int = 0
     has_ticket: bool = False
