@@ -7,9 +7,10 @@ PY := $(ENV)/bin/python
 CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
+DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean
+.PHONY: help bench-simulator demo down test test-full check crds env cluster model system lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,6 +50,9 @@ model: $(MODEL)  ## the model that the local worker image carries
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-model.in -o requirements-model.lock
+
+bench-simulator: env  ## requests per CPU second; peers by ARGS="--dynosim PYTHON --splitwise CHECKOUT"
+	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)
 
 clean: down  ## back to a fresh clone
 	rm -rf build $(ENV)
