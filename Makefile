@@ -7,9 +7,10 @@ PY := $(ENV)/bin/python
 CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
+DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean
+.PHONY: help demo down test test-full check bench-published crds env cluster model system lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -33,6 +34,9 @@ check: env  ## lint, types, arrows, generated files
 	mypy
 	lint-imports
 	$(PY) -m tandem_operator.api.crd --check
+
+bench-published: env  ## published results reproduced (DATA=../shared/data); 1 if one misses its tolerance
+	$(PY) -m e2e.bench.published --data $(DATA)
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd

@@ -82,6 +82,12 @@ def at_random(pool: Pool, prompt: Prompt) -> Choice:
     return Choice(node, pool.nodes[node].cache.match(prompt.blocks))
 
 
+def longest_prefix(pool: Pool, prompt: Prompt) -> Choice:
+    """The node with most of the prefix, whatever waits there; the first of equals."""
+    matches = pool.matches(prompt)
+    return Choice(matches.index(max(matches)), max(matches))
+
+
 def load_balancing(pool: Pool, prompt: Prompt) -> Choice:
     """The node that is free first."""
     node = min(range(len(pool.nodes)), key=lambda n: pool.nodes[n].free_at)
@@ -95,7 +101,7 @@ def cache_aware(pool: Pool, prompt: Prompt) -> Choice:
 
 
 def kvcache_centric(pool: Pool, prompt: Prompt) -> Choice:
-    """Cache-aware, and a node whose prefix is far shorter than the best one may fetch the rest of that (algorithm 1)."""
+    """Cache-aware, but a node whose prefix is far shorter than the best one may fetch the rest (algorithm 1)."""
     matches = pool.matches(prompt)
     best = max(matches)
     choices = [
@@ -162,3 +168,13 @@ def serve(
         node.free_at = prompt.at + outcome.ttft_s[-1]
         node.cache.put(prompt.blocks)
     return outcome
+
+
+def one_node(prompts: Sequence[Prompt], nodes: int, hardware: Hardware | None = None) -> Outcome:
+    """Everything through one prefix cache as large as that of so many nodes.
+
+    Mooncake's study of a global against a local cache (FAST'25, figure 10) sends a prompt to the node that matches
+    most of it. By match alone the whole trace meets one node's cache, for all prompts share their first block; how its
+    scheduler weighs load against the match is not said.
+    """
+    return serve(prompts, longest_prefix, 1, capacity=NODE_BLOCKS * nodes, hardware=hardware)

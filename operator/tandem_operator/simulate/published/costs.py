@@ -26,7 +26,7 @@ class Costs(Protocol):
     """Seconds of one machine's iterations."""
 
     def prompt_s(self, lengths: Sequence[int], decodes: int, context: int) -> float:
-        """One iteration that computes these prompts and one token of `decodes` requests with `context` tokens in all."""
+        """One iteration: these prompts, and one token of each of `decodes` requests with `context` tokens in all."""
 
     def step(self, decodes: int, context: int) -> tuple[float, float]:
         """One decode step, and by how much each further step of the same batch is longer."""
@@ -123,7 +123,7 @@ def measured(points: Sequence[Point]) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class ContextCounted:
-    """The same prompts' line; a decode step is base + each request + each token of context, fitted to the same table."""
+    """The same prompts' line; a decode step is base + requests + tokens of context, fitted to the same table."""
 
     prompt: Line
     base_s: float

@@ -30,7 +30,7 @@ DECODE_TOKENS: Final = 50_000  # context tokens a decode step may hold (base/wor
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Fitted times of one engine on one A100: a + b·Σtokens + c·Σtokens² of a prefill, a + b·context + c·batch a step."""
+    """Fitted times on one A100: a + b·Σtokens + c·Σtokens² of a prefill, a + b·context + c·batch of a decode step."""
 
     prefill: Line
     small: Line

@@ -72,7 +72,16 @@ SPLITWISE_AA: Final = Design("Splitwise-AA", Machines(A100, 45), Machines(A100, 
 SPLITWISE_HH: Final = Design("Splitwise-HH", Machines(H100, 25), Machines(H100, 15))
 SPLITWISE_HA: Final = Design("Splitwise-HA", Machines(H100, 25), Machines(A100, 26))
 SPLITWISE_HHCAP: Final = Design("Splitwise-HHcap", Machines(H100, 25), Machines(CAPPED, 21))
-EQUAL_POWER: Final = (BASELINE_A100, BASELINE_H100, SPLITWISE_AA, SPLITWISE_HH, SPLITWISE_HA, SPLITWISE_HHCAP)
+CONVERSATION: Final = (BASELINE_A100, BASELINE_H100, SPLITWISE_AA, SPLITWISE_HH, SPLITWISE_HA, SPLITWISE_HHCAP)
+# The same for the code trace.
+CODE: Final = (
+    BASELINE_A100,
+    BASELINE_H100,
+    Design("Splitwise-AA", Machines(A100, 55), Machines(A100, 15)),
+    Design("Splitwise-HH", Machines(H100, 35), Machines(H100, 5)),
+    Design("Splitwise-HA", Machines(H100, 35), Machines(A100, 8)),
+    Design("Splitwise-HHcap", Machines(H100, 35), Machines(CAPPED, 7)),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class Task:
     is_prompt: bool
     tokens: int  # of an iteration
     kv_tokens: int  # allocated when it first runs
-    steps: int = 0  # decode steps to go
-    context: int = 0
+    steps: int = 0  # decode steps to go, as of its last entry into a batch
+    end: int = 0  # the machine's decode step that is its last
     waits: int = 0
     has_run: bool = False
     in_batch: bool = False
@@ -50,6 +50,10 @@ class Task:
     def order(self) -> tuple[int, float]:
         """Its place among the waiting."""
         return self.waits, self.job.arrived
+
+    def context(self, to_go: int) -> int:
+        """Tokens in its KV cache with so many decode steps to go."""
+        return self.job.prompt + self.job.output - 1 - to_go
 
 
 def prompt_task(job: Job) -> Task:
@@ -59,23 +63,24 @@ def prompt_task(job: Job) -> Task:
 
 def decode_task(job: Job) -> Task:
     """Computes the other tokens."""
-    return Task(job, is_prompt=False, tokens=1, kv_tokens=job.output - 1, steps=job.output - 1, context=job.prompt)
+    return Task(job, is_prompt=False, tokens=1, kv_tokens=job.output - 1, steps=job.output - 1)
 
 
 @dataclass(slots=True)
 class Draft:
-    """A batch being put together."""
+    """A batch being put together: what is new in it, and how many of the old batch stay."""
 
     used: int
     room: float
     tasks: list[Task] = field(default_factory=list)
     jobs: set[Job] = field(default_factory=set)
     tokens: int = 0
+    kept: int = 0
 
     def extend(self, tasks: Iterable[Task], *, skip_large: bool = False) -> None:
         """Take tasks in turn until one does not fit; `skip_large`: go on past one whose KV does not."""
         for task in tasks:
-            if len(self.tasks) == MAX_BATCH or (self.tasks and self.tokens + task.tokens > MAX_TOKENS):
+            if self.size == MAX_BATCH or (self.size and self.tokens + task.tokens > MAX_TOKENS):
                 return
             if task.job in self.jobs:
                 continue
@@ -84,6 +89,16 @@ class Draft:
                     continue
                 return
             self._take(task)
+
+    def keep(self, decodes: int) -> None:
+        """As many of the old batch as fit; each counts one token, and its KV is there."""
+        self.kept = max(0, min(decodes, MAX_BATCH - len(self.tasks), MAX_TOKENS - self.tokens))
+        self.tokens += self.kept
+
+    @property
+    def size(self) -> int:
+        """Requests in it."""
+        return len(self.tasks) + self.kept
 
     def _take(self, task: Task) -> None:
         self.tasks.append(task)
@@ -114,7 +129,9 @@ class Machine:
     tasks: dict[Job, list[Task]] = field(default_factory=dict)
     pool: list[Job] = field(default_factory=list)  # jobs here, by arrival
     _tokens: int = 0  # of the batch when it was chosen
-    _prompts: int = 0  # prompts in the batch
+    _prompts: list[int] = field(default_factory=list)  # lengths of the prompts in the batch
+    _context: int = 0  # tokens in the KV caches of the batch's decodes
+    _stepped: int = 0  # decode steps since the beginning
     _steps: int = 0
     _step_s: float = 0.0
     _growth_s: float = 0.0
@@ -135,8 +152,8 @@ class Machine:
             self.cut_short(now)
 
     def _preempts(self, task: Task) -> bool:
-        in_prompts = self._tokens - (len(self.batch) - self._prompts)
-        return task.is_prompt and self._prompts < len(self.batch) and in_prompts + task.tokens <= MAX_TOKENS
+        decodes = len(self.batch) - len(self._prompts)
+        return task.is_prompt and decodes > 0 and self._tokens - decodes + task.tokens <= MAX_TOKENS
 
     def nudge(self, now: float) -> None:
         """Memory came free: what waits may fit now."""
@@ -151,6 +168,7 @@ class Machine:
     def start(self, now: float) -> None:
         """Choose the next batch and run it: once with prompts in it, else until its first decode ends."""
         self._is_cut = False
+        self._prompts = []
         if len(self.pool) > len(self.batch):
             self._choose()
         else:
@@ -159,29 +177,23 @@ class Machine:
         if not self.batch:
             self.until = inf
             return
-        lengths = [t.tokens for t in self.batch if t.is_prompt]
-        self._prompts = len(lengths)
-        decodes = len(self.batch) - self._prompts
-        context = sum(t.context for t in self.batch)
-        if lengths:
+        decodes = len(self.batch) - len(self._prompts)
+        if self._prompts:
             self._steps, self._growth_s = 1, 0.0
-            self._step_s = self.costs.prompt_s(lengths, decodes, context)
+            self._step_s = self.costs.prompt_s(self._prompts, decodes, self._context)
         else:
-            self._steps = min(t.steps for t in self.batch)
-            self._step_s, self._growth_s = self.costs.step(decodes, context)
+            self._steps = min([t.end for t in self.batch]) - self._stepped
+            self._step_s, self._growth_s = self.costs.step(decodes, self._context)
         self.until = now + self._seconds(self._steps)
 
     def finish(self) -> list[Task]:
         """Account for the iterations that just ended; the tasks that are done, in the batch's order."""
-        done = []
-        for task in self.batch:
-            if not task.is_prompt:
-                task.steps -= self._steps
-                task.context += self._steps
-            if task.steps == 0:
-                done.append(task)
+        self._context += self._steps * (len(self.batch) - len(self._prompts))
+        self._stepped += self._steps
+        end = self._stepped
+        done = [t for t in self.batch if t.is_prompt or t.end == end]
         if done:
-            self.batch = [t for t in self.batch if t.steps]
+            self.batch = [t for t in self.batch if not (t.is_prompt or t.end == end)]
         for task in done:
             self._leave(task)
         return done
@@ -208,26 +220,28 @@ class Machine:
 
     def _choose(self) -> None:
         draft = Draft(self.used, self.room)
-        draft.extend(takewhile(lambda t: t.waits >= MAX_WAITS, self.waiting), skip_large=True)
+        draft.extend(takewhile(_is_overdue, self.waiting), skip_large=True)
         draft.extend(self.prompts)
         draft.extend(self.blocked)
-        draft.extend(self.batch)
-        draft.extend(self.tasks[job][0] for job in self.pool if job not in draft.jobs)
+        draft.keep(len(self.batch))
+        if len(self.pool) - len(self.batch) > len(draft.tasks):
+            heads = (self.tasks[job][0] for job in self.pool if job not in draft.jobs)
+            draft.extend(head for head in heads if not head.in_batch)
         self._tokens = draft.tokens
-        chosen = set(draft.tasks)
-        for task in [t for t in self.batch if t not in chosen]:
+        for task in self.batch[draft.kept :]:
             self._preempt(task)
+        del self.batch[draft.kept :]
         for task in draft.tasks:
-            if not task.in_batch:
-                self._enter(task)
+            self._enter(task)
         if len(self.pool) > len(self.batch):
             for job in self.pool:
-                if not self.tasks[job][0].in_batch:
-                    self.tasks[job][0].waits += 1
+                head = self.tasks[job][0]
+                head.waits += not head.in_batch
 
     def _preempt(self, task: Task) -> None:
         task.in_batch = False
-        self.batch.remove(task)
+        task.steps = task.end - self._stepped
+        self._context -= task.context(task.steps)
         insort(self.waiting, task, key=Task.order)
         self.blocked.append(task)
 
@@ -235,6 +249,10 @@ class Machine:
         self.waiting.remove(task)
         if task.is_prompt:
             self.prompts.remove(task)
+            self._prompts.append(task.tokens)
+        else:
+            task.end = self._stepped + task.steps
+            self._context += task.context(task.steps)
         if task.has_run:
             self.blocked.remove(task)
         else:
@@ -245,11 +263,17 @@ class Machine:
         self.batch.append(task)
 
     def _leave(self, task: Task) -> None:
+        if not task.is_prompt:
+            self._context -= task.context(0)
         mine = self.tasks[task.job]
         mine.remove(task)
         if not mine:
             del self.tasks[task.job]
             self.pool.remove(task.job)
+
+
+def _is_overdue(task: Task) -> bool:
+    return task.waits >= MAX_WAITS
 
 
 def _arrival(job: Job) -> float:

@@ -67,6 +67,9 @@ class Transformer:
 
 
 LLAMA_3_70B: Final = Transformer(layers=80, dimension=8192, query_groups=8)
+LLAMA_3_70B_BYTES: Final = 2 * 70.6e9  # its model card's parameters at 16 bits
+# What a decode worker of eight 80 GB devices holds beside the weights.
+H100_BLOCKS: Final = int((8 * 80 * 2**30 - LLAMA_3_70B_BYTES) / LLAMA_3_70B.kv_bytes(BLOCK_TOKENS))
 
 
 def break_even_bandwidth(model: Transformer, flops: float, prefix: int) -> float:
@@ -78,22 +81,20 @@ def break_even_bandwidth(model: Transformer, flops: float, prefix: int) -> float
 
 
 def saved_share(prompts: Sequence[Prompt], workers: int, capacity: int | None = None) -> float:
-    """Share of the KV blocks that need not travel when decode workers keep what they have.
+    """Share of the prompts' KV bytes that need not travel when decode workers keep pages; `capacity` in blocks each.
 
-    Requests go to the worker that has most of the prefix among those with fewer blocks received than the average and
-    a tenth more: by prefix alone all would go to one worker, since every request shares its first block.
+    A request goes to the worker that has most of its prefix among those that received at most a tenth more than the
+    average: by prefix alone all would go to one worker, since every request of a trace may share its first block.
     """
     caches = [BlockCache(capacity) for _ in range(workers)]
     received = [0] * workers
     kept = total = 0
     for prompt in prompts:
         limit = 1.1 * total / workers
-        found = [
-            cache.match(prompt.blocks) if got <= limit else -1 for cache, got in zip(caches, received, strict=True)
-        ]
-        best = max(range(workers), key=lambda w: (found[w], -received[w]))
-        kept += found[best]
-        received[best] += len(prompt.blocks)
-        total += len(prompt.blocks)
+        found = {w: caches[w].match(prompt.blocks) for w in range(workers) if received[w] <= limit}
+        best = min(found, key=lambda w: (-found[w], received[w]))
+        kept += min(found[best] * BLOCK_TOKENS, prompt.tokens)
+        received[best] += prompt.tokens
+        total += prompt.tokens
         caches[best].put(prompt.blocks)
     return kept / total
