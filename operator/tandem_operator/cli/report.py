@@ -11,6 +11,9 @@ from tandem_operator.simulate.cluster import percentile
 from tandem_operator.simulate.observe import attainment, to_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from tandem_operator.plan.facts import Slo
     from tandem_operator.simulate.run import Run, Tick
 
@@ -33,6 +36,20 @@ def summary(run: Run, slo: Slo, seconds: float) -> dict[str, Any]:
         "moves": [move(t) for t in run.moves],
         "timeline": [line(t) for t in run.ticks],
     }
+
+
+def figures(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary's single figures: all but its lists."""
+    return {name: value for name, value in found.items() if name not in {"moves", "timeline"}}
+
+
+def write_html(path: Path, run: Run, slo: Slo, found: Mapping[str, Any], load: str) -> None:
+    """The report with plots. Raises ImportError, with what to install, where matplotlib is missing; OSError."""
+    try:
+        from tandem_operator.simulate.report_html import html  # noqa: PLC0415  # plots are an extra
+    except ImportError as error:
+        raise ImportError(f"--html needs plots ({error}); install tandem-serving[simulate]") from error
+    path.write_text(html(run, slo, figures(found), f"Simulated: {load}"), encoding="utf-8")
 
 
 def move(tick: Tick) -> dict[str, Any]:
