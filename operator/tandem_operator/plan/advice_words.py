@@ -172,8 +172,9 @@ def shared_words(sizer: Sizer, plan: Plan) -> str:
     return (
         f"a prompt adds {work:.1f} ms to its worker's steps; {traffic.sized_rate:.2f} requests/s ÷ {group.workers} × "
         f"{work:.1f} ms = {percent(shared.prefill_share)} of its time, so a step of {shared.batch:.1f} requests, "
-        f"{step:.1f} ms alone, takes {step:.1f} ÷ (1 - {shared.prefill_share:.2f}) = {1000 * shared.mean_step_s:.1f} "
-        f"ms on average and {1000 * shared.longest_step_s:.1f} ms with a chunk in it; a prompt takes {chunks} × "
+        f"{step:.1f} ms alone, takes {step:.1f} ÷ (1 - {shared.prefill_share:.2f}) = "
+        f"{step / (1 - shared.prefill_share):.1f} ms, {1000 * shared.mean_step_s:.1f} ms behind the queue of its own "
+        f"prompt, {1000 * shared.longest_step_s:.1f} ms with a chunk in it; a prompt takes {chunks} × "
         f"{step:.1f} + {work:.1f} = {1000 * shared.prompt_s:.1f} ms, and its worker is "
         f"{percent(shared.forecast.prefill.utilisation)} busy with prompts; {room_words(sizer, group)}"
     )

@@ -5,7 +5,8 @@ batch, and at most one chunk of the prompt at the head of the queue. So, for one
 
 - a prompt adds its own compute W (linear layers and attention; the weights are read by the step anyway) to the
   steps that carry it, a share ρ = λ·W of all time;
-- the other 1 - ρ is left for plain steps, so the mean step takes step(B) / (1 - ρ): what decode pays (TPOT);
+- the other 1 - ρ is left for plain steps, so the mean step takes step(B) / (1 - ρ): what decode pays (TPOT), and
+  more in short answers, which follow right behind their prompt's queue;
 - a prompt of K chunks takes K steps and its own compute, S = K·step(B) + W: what prefill pays (TTFT), a queue
   that is λ·S busy;
 - the batch follows from Little's law with the longer step, as on a decode worker.
@@ -39,7 +40,7 @@ class Shared:
     prompt_work_s: float  # W: what a prompt adds to its worker's time
     prefill_share: float  # ρ: share of the time that prompts add to steps
     plain_step_s: float  # step(B), a step without a chunk
-    mean_step_s: float  # step(B) / (1 - ρ)
+    mean_step_s: float  # of a request: at least step(B) / (1 - ρ)
     longest_step_s: float  # step(B) and one chunk: the largest gap between two tokens
     prompt_s: float  # S: seconds from the first chunk to the first token
     batch: float
@@ -68,7 +69,7 @@ def predict_shared(kind: Kind, workers: int, chunk_tokens: int, load: Load, mode
         work,
         share,
         plain,
-        plain / (1 - share),
+        mean_step_s(plain, work, chunks, rate, load.output_tokens - 1),
         plain + work / chunks,
         chunks * plain + work,
         batch,
@@ -83,21 +84,40 @@ def overloaded(share: float) -> Forecast:
 
 
 def with_interference(shared: Shared, decode: Side, rate: float, load: Load, slo: Slo) -> Side:
-    """TPOT with the chance of meeting more prompts than the mean, added to the spread of the batch.
+    """TPOT with the prompts that a request meets, added to the spread of the batch.
 
-    A request of m steps lives m·mean_step; Poisson arrivals in that time, each of W seconds, give its mean step the
-    variance λ·life·W²/m². A step carries one chunk at most, so the share of steps with a chunk, φ, also bounds it:
-    no more than w²·φ·(1 - φ) (Bhatia and Davis, 2000), w being one chunk's compute.
+    A request of m steps needs m·step(B) of plain time and is held up by the prompts that arrive meanwhile, which
+    hold it up for longer, and so on: a delay busy period, of variance λ·W²·m·step(B)/(1 - ρ)³ (Conway, Maxwell and
+    Miller, Theory of Scheduling, 1967, chapter 8). A step carries one chunk at most, which bounds the share φ of
+    steps with a chunk: its variance is no more than φ·(1 - φ) (Bhatia and Davis, 2000).
     """
     steps = load.output_tokens - 1
     if decode.latency_ms is None or steps < 1:
         return decode
-    mean = shared.mean_step_s
-    batch_sigma = max(decode.latency_ms / 1000 - mean, 0.0)
+    batch_sigma = max(decode.latency_ms / 1000 - shared.plain_step_s / (1 - shared.prefill_share), 0.0)
     chunk_s = shared.prompt_work_s / shared.chunks
-    busy = min(rate * shared.chunks * mean, 1.0)
-    by_arrivals = rate * mean * shared.prompt_work_s**2 / steps
-    sigma = sqrt(batch_sigma**2 + min(by_arrivals, chunk_s**2 * busy * (1 - busy)))
-    spread = NormalDist(mean, max(sigma, 1e-9))
+    busy = min(rate * shared.chunks * shared.mean_step_s, 1.0)
+    met = rate * shared.prompt_work_s**2 * shared.plain_step_s / steps / (1 - shared.prefill_share) ** 3
+    sigma = sqrt(batch_sigma**2 + min(met, chunk_s**2 * busy * (1 - busy)))
+    spread = NormalDist(shared.mean_step_s, max(sigma, 1e-9))
     latency = spread.inv_cdf(slo.percentile / 100)
     return Side(decode.utilisation, latency * 1000, spread.cdf(slo.tpot_ms / 1000), decode.batch)
+
+
+def mean_step_s(plain: float, work: float, chunks: int, rate: float, steps: float) -> float:
+    """Mean step of a request's life: step(B)/(1 - ρ), and the queue of prompts that it leaves behind it.
+
+    A request begins to decode when its own prompt is done, with the prompts that came meanwhile still to do: as many
+    as an M/D/1 queue holds, ρq + ρq²/(2(1 - ρq)) for ρq = λ·S. It ends at any step, and of the steps only the share
+    φ/ρq of that time is busy. The difference holds it up, and what arrives meanwhile, too. No step carries more than
+    one chunk.
+    """
+    share = rate * work
+    mean = plain / (1 - share)
+    queue = rate * (chunks * plain + work)
+    if queue >= 1 or steps < 1:
+        return min(mean, plain + work / chunks)
+    waiting = queue**2 / (2 * (1 - queue))
+    at_end = rate * chunks * mean / max(queue, 1e-12) * (queue / 2 + waiting)
+    left_behind = work * max(queue + waiting - at_end, 0.0)
+    return min(mean + left_behind / steps / (1 - share), plain + work / chunks)
