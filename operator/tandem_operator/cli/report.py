@@ -49,7 +49,7 @@ def write_html(path: Path, run: Run, slo: Slo, found: Mapping[str, Any], load: s
         from tandem_operator.simulate.report_html import html  # noqa: PLC0415  # plots are an extra
     except ImportError as error:
         raise ImportError(f"--html needs plots ({error}); install tandem-serving[simulate]") from error
-    path.write_text(html(run, slo, figures(found), f"Simulated: {load}"), encoding="utf-8")
+    path.write_text(html(run, slo, figures(found), load), encoding="utf-8")
 
 
 def move(tick: Tick) -> dict[str, Any]:

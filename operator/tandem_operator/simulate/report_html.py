@@ -31,22 +31,31 @@ b.number { display: inline-block; min-width: 1.4em; text-align: center; border-r
   color: #fff; font-size: .8rem; }
 details { margin-top: .25rem; color: #4b5563; } summary { cursor: pointer; }
 """
+TITLE = "Tandem simulation"
+NAMES = {
+    "ttft_ms": "TTFT p{p}, ms",
+    "tpot_ms": "TPOT p{p}, ms",
+    "mean_gpus": "GPUs on average",
+    "goodput_per_second": "goodput, requests/s",
+    "goodput_per_gpu": "goodput per GPU",
+}
 MOST_MOVES = 500  # a list longer than this is for a program: --json has all of it
 
 
-def html(run: Run, slo: Slo, figures: Mapping[str, Any], heading: str) -> str:
-    """The report. `figures`: name → value as the JSON output has them; None is shown as unknown."""
+def html(run: Run, slo: Slo, figures: Mapping[str, Any], load: str) -> str:
+    """The report. `figures`: name → value as the JSON output has them; None is shown as unknown. `load`: its words."""
     moves = run.moves
+    boxes = "".join(figure(name, value, slo) for name, value in figures.items() if name != "percentile")
     parts = [
-        f"<h1>{escape(heading)}</h1>",
-        f'<p class="lead">{escape(lead(run, slo))}</p>',
-        f'<dl class="figures">{"".join(figure(name, value) for name, value in figures.items())}</dl>',
+        f"<h1>{TITLE}</h1>",
+        f'<p class="lead">{escape(load)}<br>{escape(lead(run, slo))}</p>',
+        f'<dl class="figures">{boxes}</dl>',
         "<h2>Over time</h2>",
         svg(run, slo),
         f"<h2>Moves ({len(moves)})</h2>",
         moves_table(moves) if moves else "<p>The planner changed nothing after the first target.</p>",
     ]
-    head = f'<meta charset="utf-8"><title>{escape(heading)}</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{TITLE}: {escape(load)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}{view}</head>\n<body>\n{body}\n</body></html>\n'
@@ -59,9 +68,10 @@ def lead(run: Run, slo: Slo) -> str:
     return f"{len(run.requests):,} requests finished in {minutes:.1f} simulated minutes; wanted: {targets}."
 
 
-def figure(name: str, value: object) -> str:
+def figure(name: str, value: object, slo: Slo) -> str:
     """One figure in its box."""
-    return f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(shown(name, value))}</dd></div>"
+    words = NAMES.get(name, name.replace("_", " ")).format(p=slo.percentile)
+    return f"<div><dt>{escape(words)}</dt><dd>{escape(shown(name, value))}</dd></div>"
 
 
 def shown(name: str, value: object) -> str:

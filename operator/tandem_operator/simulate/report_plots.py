@@ -49,7 +49,7 @@ def svg(run: Run, slo: Slo) -> str:
         mark_moves(axes, run)
         axes[-1].set_xlabel("minutes")
         text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     found = text.getvalue()
     return found[found.index("<svg") :]
 
@@ -61,7 +61,7 @@ def attainment(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:
     axis.fill_between(minutes, values, color=NEUTRAL, alpha=0.12, linewidth=0)
     target(axis, slo.percentile, f"wanted {slo.percentile} %")
     axis.set_ylim(0, 105)
-    title(axis, "SLO attainment of each interval, %")
+    title(axis, "SLO attainment of each interval, %", pad=20.0)  # above the numbers of the moves
 
 
 def latencies(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:
@@ -158,9 +158,9 @@ def target(axis: Axes, value: float, words: str) -> None:
         )
 
 
-def title(axis: Axes, words: str) -> None:
-    """What the panel shows, at its upper left."""
-    axis.set_title(words, loc="left", fontsize=10, fontweight="bold", pad=12 if "attainment" in words else 6)
+def title(axis: Axes, words: str, pad: float = 6.0) -> None:
+    """What the panel shows, at its upper left, so many points above it."""
+    axis.set_title(words, loc="left", fontsize=10, fontweight="bold", pad=pad)
 
 
 def legend(axis: Axes) -> None:
