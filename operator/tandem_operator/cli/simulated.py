@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tandem_operator.plan.facts import Limits, ModelShape
-    from tandem_operator.simulate.worker import Request, Truth
+    from tandem_operator.simulate.request import Request
+    from tandem_operator.simulate.truth import Truth
 
 REFRESH_S = 1.0  # simulated seconds between two looks at the bar
 
@@ -41,34 +42,28 @@ def simulated(file: Path | None, model: str | None, workers: str, slo: str) -> t
 
 def offered(
     workload: list[str] | None, trace: Path | None, rate: float, seconds: float | None, seed: int
-) -> tuple[Iterator[Request], float, int]:
-    """The arrivals, how long the run takes, and the mean context in tokens.
+) -> tuple[Iterator[Request], float]:
+    """The arrivals, and how long the run takes.
 
-    A trace is read twice: once for its length and its context, once to be played; it is never held in memory.
+    A trace whose length nobody gave is read twice, so that it is never held in memory.
     """
     if (trace is None) == (not workload):
         raise WorkloadError("give either --workload or --trace")
     if trace is not None:
-        last, context = measured(traces.read(trace, rate, seconds))
-        return traces.read(trace, rate, seconds), seconds or last, context
+        last = 0.0
+        for request in traces.read(trace, rate) if seconds is None else ():
+            last = request.arrived
+        length = seconds or max(last, 1.0)
+        return traces.read(trace, rate, length), length
     phases = [parse_phase(text) for text in workload or []]
-    context = sum(p.isl + p.osl // 2 for p in phases) // len(phases)
-    return poisson(phases, seed), seconds or sum(p.seconds for p in phases), context
+    return poisson(phases, seed), seconds or sum(p.seconds for p in phases)
 
 
-def measured(requests: Iterator[Request]) -> tuple[float, int]:
-    """(the last arrival, the mean context in tokens)."""
-    last, tokens, count = 0.0, 0, 0
-    for request in requests:
-        last, tokens, count = request.arrived, tokens + request.prompt + request.output // 2, count + 1
-    return max(last, 1.0), tokens // max(count, 1)
-
-
-def truths_of(limits: Limits, shape: ModelShape, context: int, truth: str | None, slower: float) -> dict[str, Truth]:
-    """By pool: the costs that were given, or the roofline's, slower."""
+def truths_of(limits: Limits, shape: ModelShape, truth: str | None, slower: float) -> dict[str, Truth]:
+    """By pool: the costs that were given, or the roofline's, slower. Raises NoFitError where a pool cannot hold it."""
     if truth is not None:
         return {p.name: scenario.parse_truth(truth) for p in limits.pools}
-    return {p.name: scenario.roofline_truth(p, shape, context, slower) for p in limits.pools}
+    return {p.name: scenario.roofline_truth(p, shape, slower) for p in limits.pools}
 
 
 @contextmanager

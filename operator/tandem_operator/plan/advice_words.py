@@ -346,7 +346,7 @@ def mode_words(mode: Mode | None) -> str:
 def crossing_words(found: tuple[Crossing, ...], traffic: Traffic) -> list[str]:
     """Where the answer turns, one sentence each."""
     if not found:
-        return ["the answer is the same at every rate and prompt length that was tried (1/128 to 128 times)"]
+        return ["the answer is the same at every rate and prompt length that was tried (1/16 to 16 times)"]
     return [one_crossing(crossing, traffic) for crossing in found]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tandem_operator.plan.traffic import Lengths, Traffic
 
 STRIDE = 2**0.5  # factor between two loads that are tried
-STRIDES = 14  # to either side: from a 128th to 128 times the load
+STRIDES = 8  # to either side: from a 16th to 16 times the load
 FINE = 1.01  # the crossing is found to 1 %
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tandem_operator.plan.facts import Device, ModelShape
 
 DEGREES = (1, 2, 4, 8)  # GPUs of one worker; eight are one server's
+MOST_DOUBLINGS = 7  # 128 GPUs for one worker, in the message about a model that fits on fewer nowhere
 GIGABYTE = 1e9
 
 
@@ -53,7 +54,8 @@ def kinds_of(devices: Sequence[Device], model: ModelShape, longest_tokens: float
     every = [k for device in devices for k in of_device(device, model, DEGREES)]
     fitting = tuple(k for k in every if k.prior.kv_room_tokens >= longest_tokens)
     if not fitting:
-        raise NoFitError(no_fit_words(devices, model, longest_tokens))
+        biggest = max(devices, key=lambda d: d.memory_bytes)
+        raise NoFitError(no_fit_words(biggest, DEGREES[-1], model, longest_tokens))
     return fitting
 
 
@@ -62,25 +64,15 @@ def of_device(device: Device, model: ModelShape, degrees: Iterable[int]) -> list
     return [Kind(device, n, prior_of(device, n, model)) for n in degrees if model.heads % n == 0]
 
 
-def no_fit_words(devices: Sequence[Device], model: ModelShape, longest_tokens: float) -> str:
-    """What does not fit where, and what would."""
+def no_fit_words(device: Device, gpus: int, model: ModelShape, longest_tokens: float) -> str:
+    """What does not fit on so many GPUs, and how many would hold it."""
     weights = model.parameters * model.element_bytes / GIGABYTE
-    biggest = max(devices, key=lambda d: d.memory_bytes)
-    have = biggest.memory_bytes * DEGREES[-1] / GIGABYTE
     words = (
         f"the model's weights ({weights:,.0f} GB) and the KV of one request of {longest_tokens:,.0f} tokens do not fit "
-        f"on {DEGREES[-1]} × {biggest.name} ({have:,.0f} GB)"
+        f"on {gpus} × {device.name} ({gpus * device.memory_bytes / GIGABYTE:,.0f} GB)"
     )
-    more = of_device(biggest, model, (DEGREES[-1] * 2**n for n in range(1, 5)))
+    more = of_device(device, model, (2**n for n in range(MOST_DOUBLINGS + 1) if 2**n > gpus))
     needed = next((k for k in more if k.prior.kv_room_tokens >= longest_tokens), None)
     if needed is None:
-        return f"{words}, nor on {DEGREES[-1] * 16} of them; take a smaller model, a smaller dtype or other GPUs"
+        return f"{words}, nor on {2**MOST_DOUBLINGS}; take a smaller model, a smaller dtype or other GPUs"
     return f"{words}; {needed.name} would hold them, or GPUs with more memory"
-
-
-def smallest_fit(kinds: Iterable[Kind]) -> dict[str, int]:
-    """By device: the fewest GPUs that hold the model."""
-    found: dict[str, int] = {}
-    for kind in kinds:
-        found[kind.device.name] = min(kind.gpus, found.get(kind.device.name, kind.gpus))
-    return found

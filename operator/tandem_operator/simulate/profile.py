@@ -14,7 +14,7 @@ from tandem_operator.simulate.workload import WorkloadError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tandem_operator.simulate.worker import Request
+    from tandem_operator.simulate.request import Request
     from tandem_operator.simulate.workload import Phase
 
 MINUTE_S = 60.0

@@ -35,6 +35,7 @@ TITLE = "Tandem simulation"
 NAMES = {
     "ttft_ms": "TTFT p{p}, ms",
     "tpot_ms": "TPOT p{p}, ms",
+    "preempted": "thrown out of full memory",
     "mean_gpus": "GPUs on average",
     "goodput_per_second": "goodput, requests/s",
     "goodput_per_gpu": "goodput per GPU",
@@ -65,7 +66,7 @@ def lead(run: Run, slo: Slo) -> str:
     """What was asked of the run, in one sentence."""
     minutes = run.ticks[-1].at / 60 if run.ticks else 0.0
     targets = f"TTFT {slo.ttft_ms:,} ms and TPOT {slo.tpot_ms:,} ms for {slo.percentile} % of the requests"
-    return f"{len(run.requests):,} requests finished in {minutes:.1f} simulated minutes; wanted: {targets}."
+    return f"{run.arrived:,} requests arrived in {minutes:.1f} simulated minutes; wanted: {targets}."
 
 
 def figure(name: str, value: object, slo: Slo) -> str:

@@ -9,15 +9,18 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tandem_operator.plan.facts import Role
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
 
-    from tandem_operator.plan.facts import RoleUse, Slo, Window
+    from tandem_operator.plan.facts import Slo
     from tandem_operator.simulate.run import Run
 
 PREFILL, DECODE, NEUTRAL, MOVE, TARGET = "#1f6fb2", "#d9731a", "#3d7a57", "#6b7280", "#b42318"
+COLORS = {Role.PREFILL: PREFILL, Role.DECODE: DECODE, Role.BOTH: NEUTRAL}
 INCHES = (10.0, 11.5)
 # Text stays text, and nothing in the file depends on when or in which process it was made.
 STYLE: Any = {
@@ -82,13 +85,9 @@ def latencies(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:
 
 def workers(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:  # noqa: ARG001
     """Serving workers of each role."""
-    windows = [tick.window for tick in run.ticks]
-    for name, color, counts in (
-        ("prefill", PREFILL, [w.prefill_workers for w in windows]),
-        ("decode", DECODE, [w.decode_workers for w in windows]),
-    ):
-        values = [float("nan") if n is None else n for n in counts]
-        axis.step(minutes, values, where="post", color=color, linewidth=1.8, label=name)
+    for role in roles_of(run):
+        values = [tick.roles[role] for tick in run.ticks]
+        axis.step(minutes, values, where="post", color=COLORS[role], linewidth=1.8, label=str(role))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylim(bottom=0)
     legend(axis)
@@ -96,25 +95,27 @@ def workers(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:  # no
 
 
 def queue(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:  # noqa: ARG001
-    """Requests that wait for a prefill worker or a seat in a batch."""
-    values = [waiting(tick.window) for tick in run.ticks]
+    """Requests without their first token."""
+    values = [tick.queue for tick in run.ticks]
     axis.fill_between(minutes, values, color=MOVE, alpha=0.3, linewidth=0, step="post")
     axis.step(minutes, values, where="post", color=MOVE, linewidth=1.0)
     axis.set_ylim(bottom=0)
-    title(axis, "requests that wait")
+    title(axis, "prompts that wait or are under way")
 
 
 def utilisation(axis: Axes, run: Run, slo: Slo, minutes: list[float]) -> None:  # noqa: ARG001
     """Share of each role's time that was busy."""
-    windows = [tick.window for tick in run.ticks]
-    for name, color, values in (
-        ("prefill", PREFILL, [busy(w.prefill, w.prefill_workers) for w in windows]),
-        ("decode", DECODE, [busy(w.decode, w.decode_workers) for w in windows]),
-    ):
-        axis.plot(minutes, values, color=color, linewidth=1.4, label=name)
+    for role in roles_of(run):
+        values = [min(percent(tick.utilisation[role]), 100.0) for tick in run.ticks]
+        axis.plot(minutes, values, color=COLORS[role], linewidth=1.4, label=str(role))
     axis.set_ylim(0, 105)
     legend(axis)
     title(axis, "utilisation by role, % of the workers' time")
+
+
+def roles_of(run: Run) -> list[Role]:
+    """Roles that any worker had."""
+    return [role for role in COLORS if any(tick.roles.get(role) for tick in run.ticks)]
 
 
 PANELS = (attainment, latencies, workers, queue, utilisation)
@@ -164,21 +165,12 @@ def title(axis: Axes, words: str, pad: float = 6.0) -> None:
 
 
 def legend(axis: Axes) -> None:
-    """Above the panel at the right, where no line runs."""
+    """Above the panel at the right, where no line runs; none where nothing is drawn."""
+    if not axis.get_legend_handles_labels()[0]:
+        return
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, fontsize=8.5, borderaxespad=0.1)
 
 
 def percent(share: float | None) -> float:
     """NaN, a gap in the line, for what is not known."""
     return float("nan") if share is None else 100 * share
-
-
-def waiting(seen: Window) -> float:
-    """Requests that wait on either side; NaN when neither is known."""
-    known = [n for n in (seen.prefill.waiting, seen.decode.waiting) if n is not None]
-    return sum(known) if known else float("nan")
-
-
-def busy(use: RoleUse, count: int | None) -> float:
-    """Busy share of a role's workers in per cent."""
-    return float("nan") if use.busy is None or not count else min(100 * use.busy / count, 100.0)

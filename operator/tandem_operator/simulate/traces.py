@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.simulate.worker import Request
+from tandem_operator.simulate.request import Request
 from tandem_operator.simulate.workload import WorkloadError
 
 if TYPE_CHECKING:

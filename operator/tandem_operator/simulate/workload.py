@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem_operator.simulate.worker import Request
+from tandem_operator.simulate.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

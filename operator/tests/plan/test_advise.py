@@ -101,7 +101,7 @@ def test_a_budget_below_one_worker_has_no_advice():
         pytest.param(
             replace(LLAMA_70B, parameters=405_853_388_800), "16 × h100-sxm would hold them", id="405B on H100s"
         ),
-        pytest.param(HUGE, "nor on 128 of them", id="no number of them"),
+        pytest.param(HUGE, "nor on 128;", id="no number of them"),
     ],
 )
 def test_a_model_that_does_not_fit_names_what_would_hold_it(model, words):

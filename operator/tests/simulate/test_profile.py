@@ -1,7 +1,7 @@
 import pytest
 
 from tandem_operator.simulate.profile import of_phase, of_requests
-from tandem_operator.simulate.worker import Request
+from tandem_operator.simulate.request import Request
 from tandem_operator.simulate.workload import Phase, WorkloadError, poisson
 
 HOUR = list(poisson([Phase(1000, 100, 2.0, 3000, 0.5), Phase(1000, 100, 6.0, 600, 0.5)], 0))
