@@ -15,12 +15,12 @@ class Lengths:
     p50: float
     p90: float
     p99: float
-    variation: float = 0.0
+    variation: float | None = None  # not known
 
 
-def fixed(tokens: float, cv: float = 0.0) -> Lengths:
+def fixed(tokens: float, cv: float | None = None) -> Lengths:
     """Lengths that are known by their mean and coefficient of variation alone; percentiles are the mean then."""
-    return Lengths(tokens, tokens, tokens, tokens, cv**2)
+    return Lengths(tokens, tokens, tokens, tokens, None if cv is None else cv**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +68,6 @@ class Traffic:
             prompt_tokens=self.prompt.mean,
             computed_tokens=self.computed_tokens,
             output_tokens=self.output.mean,
+            arrival_cv2=self.burstiness,
+            prompt_cv2=self.prompt.variation,
         )

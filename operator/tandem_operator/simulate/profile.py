@@ -23,7 +23,8 @@ BUSY_PERCENT = 95  # the plan is sized for a minute that one in twenty exceeds
 
 def of_phase(phase: Phase) -> Traffic:
     """Poisson arrivals with lengths as the words say."""
-    return Traffic(phase.rps, phase.rps, fixed(phase.isl, phase.cv), fixed(phase.osl, phase.cv))
+    cv = phase.cv or None  # words without cv= do not say that all lengths are equal
+    return Traffic(phase.rps, phase.rps, fixed(phase.isl, cv), fixed(phase.osl, cv))
 
 
 def of_requests(requests: Iterable[Request], cache_tokens: int) -> Traffic:
