@@ -62,6 +62,7 @@ def plan_data(outlook: Outlook, question: Question) -> dict[str, Any]:
         "gpus": plan.gpus,
         "workers": {role: group_data(group) for role, group in zip(roles, plan.groups, strict=True)},
         "usd_per_hour": outlook.usd_per_hour,
+        "watts": outlook.watts,
         "usd_per_million_tokens": usd_per_million(outlook, question),
         "goodput_per_second": outlook.goodput,
         "expected": forecast_data(outlook.by_sigma[0]),

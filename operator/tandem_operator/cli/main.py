@@ -15,6 +15,7 @@ from tandem_operator.cli import plan as planning
 from tandem_operator.cli import simulated as playing
 from tandem_operator.cli import status as words
 from tandem_operator.plan.advice_words import verdict_words
+from tandem_operator.plan.facts import Objective
 from tandem_operator.plan.record import RecordError
 from tandem_operator.plan.record import replay as replay_lines
 from tandem_operator.simulate.run import Scenario, Simulation
@@ -72,6 +73,9 @@ def plan(
     prefix_hits: Annotated[
         float | None, typer.Option(min=0, max=0.99, help="Cached share of the prompt tokens; default: the trace's.")
     ] = None,
+    objective: Annotated[Objective, typer.Option(help="What a cheaper plan saves.", case_sensitive=False)] = (
+        Objective.PRICE
+    ),
     output: Annotated[Output, typer.Option("--output", "-o", help="words, the answer as JSON, or a resource.")] = (
         Output.WORDS
     ),
@@ -80,7 +84,7 @@ def plan(
     try:
         wanted = resource.from_file(file)
         shape = shapes.find_shape(model or wanted.spec.model.source, wanted.spec.model.dtype)
-        found = planning.consult(wanted.spec, shape, workload, accelerators, gpus, prefix_hits)
+        found = planning.consult(wanted.spec, shape, workload, accelerators, gpus, prefix_hits, objective)
         text = manifest(wanted, found) if output is Output.YAML else ""
     except (ValueError, LookupError, OSError) as error:
         fail(error)

@@ -15,7 +15,7 @@ from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.plan.advice_words import arithmetic, crossing_words, signals, sureness_words, verdict_words
 from tandem_operator.plan.advise import Advice, advise, look_at
 from tandem_operator.plan.crossing import crossings
-from tandem_operator.plan.facts import Slo
+from tandem_operator.plan.facts import Objective, Slo
 from tandem_operator.plan.kinds import Kind, kinds_of
 from tandem_operator.plan.limits import device_of, max_batch_of
 from tandem_operator.plan.roofline import prior_of
@@ -61,14 +61,14 @@ def consult(  # one argument a flag
     accelerators: str | None = None,
     gpus: int | None = None,
     hits: float | None = None,
+    objective: Objective = Objective.PRICE,
 ) -> Consultation:
     """Ask the advisor.
 
     Raises WorkloadError, NoFitError, NoPlanError, UnknownAcceleratorError or UnknownDTypeError, each one sentence.
     """
     devices = devices_of(spec, accelerators)
-    room = min(k.prior.kv_room_tokens for k in kinds_of(devices, shape, 1.0))
-    traffic = traffic_of(workload, round(room))
+    traffic = traffic_of(workload, 0)
     if hits is not None:
         traffic = replace(traffic, hits=hits)
     question = Question(
@@ -78,8 +78,14 @@ def consult(  # one argument a flag
         max_batch=max_batch_of(spec.engine.args),
         budget_gpus=gpus or budget_of(spec),
         budget_per_device=dict(spec.rebalance.budget.per_accelerator),
+        objective=objective,
     )
     advice = advise(question)
+    if advice is not None and hits is None and traffic.reuse is not None:
+        # How much a prefix cache hits depends on its room, which is the chosen worker's.
+        room = round(advice.best.plan.groups[0].kind.prior.kv_room_tokens)
+        question = replace(question, traffic=traffic_of(workload, room))
+        advice = advise(question)
     if advice is None:
         least = min(k.gpus for k in question.kinds)
         raise NoPlanError(f"the budget of {question.budget_gpus} GPUs allows no worker; the smallest takes {least}")
@@ -175,7 +181,7 @@ def table_of(found: Consultation) -> Table:
 def names_of(slo: Slo) -> list[str]:
     """What the rows of the table show."""
     p = slo.percentile
-    costs = ("GPUS", "$ AN HOUR", "$ A MILLION TOKENS")
+    costs = ("GPUS", "$ AN HOUR", "$ A MILLION TOKENS", "KILOWATTS")
     return ["WORKERS", "PREFILL:DECODE", *costs, f"TTFT P{p}", f"TPOT P{p}", "ATTAINMENT", "... 1σ SLOW", "GOODPUT"]
 
 
@@ -189,6 +195,7 @@ def cells(outlook: Outlook, question: Question) -> list[str]:
         str(plan.gpus),
         "-" if outlook.usd_per_hour is None else f"{outlook.usd_per_hour:,.2f}",
         "-" if per_million is None else f"{per_million:.2f}",
+        "-" if outlook.watts is None else f"{outlook.watts / 1000:.1f}",
         ms_words(forecast.prefill.latency_ms),
         ms_words(forecast.decode.latency_ms),
         f"{100 * forecast.attainment:.1f} %",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.advise import WORTH, closest_slo, fastest, gpus_needed
+from tandem_operator.plan.advise import WORTH, fastest, gpus_needed
 from tandem_operator.plan.predict import CHUNK_TOKENS
 from tandem_operator.plan.sizing import DOUBT, MOST_WORKERS, Group, Mode, Plan, Sizer
 from tandem_operator.plan.words import ms_words
@@ -36,7 +36,7 @@ def against_words(advice: Advice) -> str:
     other, name = advice.other, "colocated" if advice.mode is Mode.DISAGGREGATED else "disaggregated"
     if other is None:
         return f"No {name} plan within {advice.question.budget_gpus} GPUs meets it."
-    words = f"The best {name} plan, {plan_words(other)}, costs {difference_words(advice, other)}"
+    words = f"The best {name} plan, {plan_words(other)}, takes {difference_words(advice, other)}"
     if advice.mode is Mode.COLOCATED and advice.question.cost(other.plan.groups) < advice.question.cost(
         advice.best.plan.groups
     ):
@@ -45,12 +45,13 @@ def against_words(advice: Advice) -> str:
 
 
 def difference_words(advice: Advice, other: Outlook) -> str:
-    """`40 % more`, `the same`."""
-    mine, its = advice.question.cost(advice.best.plan.groups), advice.question.cost(other.plan.groups)
-    share = 100 * (its / mine - 1)
+    """`40 % more money`, `the same power`."""
+    question = advice.question
+    what = {"USD": "money", "W": "power", "GPUs": "GPUs"}[question.unit]
+    share = 100 * (question.cost(other.plan.groups) / question.cost(advice.best.plan.groups) - 1)
     if abs(share) < 0.5:
-        return "the same"
-    return f"{abs(share):.0f} % {'more' if share > 0 else 'less'}"
+        return f"the same {what}"
+    return f"{abs(share):.0f} % {'more' if share > 0 else 'less'} {what}"
 
 
 def plan_words(outlook: Outlook) -> str:
@@ -86,11 +87,11 @@ def impossible_words(advice: Advice) -> str:
                 f"No number of workers reaches {name} {target:,} ms: {what} alone takes {least_ms:,.0f} ms on "
                 f"{kind.name} with costs {100 * DOUBT:.0f} % above the data sheet"
             )
-            return f"{words}; {closest_words(closest_slo(question))}."
+            return f"{words}; {closest_words(advice.closest)}."
     if (needed := gpus_needed(question, MOST_WORKERS)) is not None:
         words = f"The budget allows {question.budget_gpus} GPUs, {needed} would meet it"
-        return f"{words}; {closest_words(closest_slo(question))}."
-    return f"{closest_words(closest_slo(question)).capitalize()}."
+        return f"{words}; {closest_words(advice.closest)}."
+    return f"{closest_words(advice.closest).capitalize()}."
 
 
 def closest_words(slo: Slo | None) -> str:
@@ -329,8 +330,7 @@ def sureness_words(advice: Advice) -> str:
         for sigma, mode in sorted(advice.mode_by_sigma.items())
         if sigma and mode is not advice.mode_by_sigma[0]
     ]
-    middle_words = mode_words(advice.mode_by_sigma[0])
-    return f"{words}; by the data sheet alone the answer is {middle_words}, but {' and '.join(turned)}"
+    return f"{words}; by the data sheet alone: {mode_words(advice.mode_by_sigma[0])}, but {' and '.join(turned)}"
 
 
 def range_words(low: float | None, middle: float | None, high: float | None) -> str:
@@ -340,7 +340,7 @@ def range_words(low: float | None, middle: float | None, high: float | None) -> 
 
 def mode_words(mode: Mode | None) -> str:
     """The answer as a word."""
-    return "that nothing meets the SLO" if mode is None else str(mode).lower()
+    return "nothing meets the SLO" if mode is None else str(mode).lower()
 
 
 def crossing_words(found: tuple[Crossing, ...], traffic: Traffic) -> list[str]:

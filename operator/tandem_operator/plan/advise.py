@@ -28,6 +28,7 @@ class Outlook:
     plan: Plan
     by_sigma: dict[int, Forecast]
     usd_per_hour: float | None  # None: a price is not known
+    watts: float | None  # None: a power is not known
     goodput: float  # requests/s that meet both targets
 
     @property
@@ -52,6 +53,7 @@ class Advice:
     split: Outlook | None
     shared: Outlook | None
     mode_by_sigma: dict[int, Mode | None]  # the answer if all costs were so; None: nothing meets the targets
+    closest: Slo | None = None  # where nothing meets the targets: the nearest ones that `best` does meet
 
     @property
     def is_sure(self) -> bool:
@@ -65,14 +67,17 @@ class Advice:
 
 
 def advise(question: Question) -> Advice | None:
-    """The cheapest plan that meets the targets even one standard deviation slower; else the one that comes closest.
+    """The cheapest plan that meets the targets even one standard deviation slower.
 
-    None where the budget does not allow a single worker.
+    Else the cheapest for the closest targets that can be met, or the one that comes closest where the load itself is
+    too much. None where the budget does not allow a single worker.
     """
-    stern = Sizer(question, factor_of(1))
+    stern, closest = Sizer(question, factor_of(1)), None
     split, shared = best_split(stern), best_shared(stern)
     best = better(question, split, shared)
     is_feasible = best is not None
+    if best is None and (closest := closest_slo(question)) is not None:
+        best = best_plan(Sizer(replace(question, slo=closest), factor_of(1)))
     if best is None and (best := most_attaining(stern)) is None:
         return None
     sizers = {sigma: stern if sigma == 1 else Sizer(question, factor_of(sigma)) for sigma in SIGMAS}
@@ -85,6 +90,7 @@ def advise(question: Question) -> Advice | None:
         outlook(sizers, split) if split else None,
         outlook(sizers, shared) if shared else None,
         modes,
+        closest,
     )
 
 
@@ -102,8 +108,13 @@ def better(question: Question, split: Plan | None, shared: Plan | None) -> Plan 
 
 def mode_at(sizer: Sizer) -> Mode | None:
     """The answer that these costs give; None where nothing meets the targets."""
-    plan = better(sizer.question, best_split(sizer), best_shared(sizer))
+    plan = best_plan(sizer)
     return plan.mode if plan else None
+
+
+def best_plan(sizer: Sizer) -> Plan | None:
+    """The plan that these costs give; None where nothing meets the targets."""
+    return better(sizer.question, best_split(sizer), best_shared(sizer))
 
 
 def answer(question: Question) -> Mode | None:
@@ -115,8 +126,14 @@ def outlook(sizers: dict[int, Sizer], plan: Plan) -> Outlook:
     """A plan's forecasts and costs."""
     question = sizers[0].question
     forecasts = {sigma: sizer.forecast(plan) for sigma, sizer in sizers.items()}
-    usd = question.cost(plan.groups) if question.is_priced else None
-    return Outlook(plan, forecasts, usd, forecasts[0].attainment * question.traffic.sized_rate)
+    goodput = forecasts[0].attainment * question.traffic.sized_rate
+    return Outlook(plan, forecasts, total(plan, "USD"), total(plan, "W"), goodput)
+
+
+def total(plan: Plan, unit: str) -> float | None:
+    """USD an hour or watts of a plan; None where a worker's are not known."""
+    each = [(group.workers, group.kind.cost(unit)) for group in plan.groups]
+    return sum(workers * cost for workers, cost in each) if all(cost > 0 for _, cost in each) else None
 
 
 def look_at(question: Question, plan: Plan) -> Outlook:
@@ -170,8 +187,7 @@ def up(milliseconds: float) -> int:
 def gpus_needed(question: Question, most: int) -> int | None:
     """GPUs that would meet the targets if the budget were `most`; None where even those do not."""
     free = replace(question, budget_gpus=most, budget_per_device={})
-    sizer = Sizer(free, factor_of(1))
-    plan = better(free, best_split(sizer), best_shared(sizer))
+    plan = best_plan(Sizer(free, factor_of(1)))
     return plan.gpus if plan else None
 
 

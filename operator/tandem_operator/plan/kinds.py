@@ -39,6 +39,15 @@ class Kind:
         """USD an hour of one worker; 0: not known."""
         return self.gpus * self.device.price_per_hour
 
+    @property
+    def watts(self) -> float:
+        """Power of one worker's GPUs by their data sheet; 0: not known."""
+        return self.gpus * self.device.watts
+
+    def cost(self, unit: str) -> float:
+        """One worker in `USD` an hour, `W` or `GPUs`."""
+        return {"USD": self.price_per_hour, "W": self.watts, "GPUs": float(self.gpus)}[unit]
+
 
 def slowed(prior: Prior, factor: float) -> Prior:
     """The same worker if everything took `factor` times as long; its memory stays."""

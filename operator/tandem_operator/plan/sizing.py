@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tandem_operator.plan.calibrate import UNCALIBRATED
 from tandem_operator.plan.colocated import CHUNKS, Shared, predict_shared
+from tandem_operator.plan.facts import Objective
 from tandem_operator.plan.kinds import Kind, slowed
 from tandem_operator.plan.predict import Crew, Forecast, Model, Side, predict_tpot, predict_ttft, together
 
@@ -43,6 +44,7 @@ class Question:
     max_batch: int
     budget_gpus: int
     budget_per_device: Mapping[str, int] = field(default_factory=dict)
+    objective: Objective = Objective.PRICE
 
     @property
     def wanted(self) -> float:
@@ -50,13 +52,17 @@ class Question:
         return self.slo.percentile / 100
 
     @property
-    def is_priced(self) -> bool:
-        """Is every kind's price known? Otherwise GPUs are counted, so that a missing price never looks cheap."""
-        return all(kind.price_per_hour > 0 for kind in self.kinds)
+    def unit(self) -> str:
+        """What a plan costs: `USD` an hour or `W`; `GPUs` where a figure is missing, so that none looks cheap."""
+        by_power = self.objective is Objective.POWER
+        if not all((kind.watts if by_power else kind.price_per_hour) > 0 for kind in self.kinds):
+            return "GPUs"
+        return "W" if by_power else "USD"
 
     def cost(self, groups: Iterable[Group]) -> float:
-        """USD an hour, or GPUs."""
-        return sum(g.workers * (g.kind.price_per_hour if self.is_priced else g.kind.gpus) for g in groups)
+        """A plan's cost by the objective, in `unit`."""
+        unit = self.unit
+        return sum(group.workers * group.kind.cost(unit) for group in groups)
 
     def allows(self, groups: Iterable[Group]) -> bool:
         """Are these workers within the budget, in all and by device?"""
