@@ -126,7 +126,7 @@ def pool_body(role: str, group: Group, pools: list[Pool], budget: int) -> dict[s
     old = next((p for p in same if p.role == role), same[0] if same else None)
     most = max(min(2 * group.workers, budget // group.kind.gpus), group.workers)
     return {
-        "name": "workers" if role == "Both" else role.lower(),
+        "name": "colocated" if role == "Both" else role.lower(),
         "role": role,
         "hardware": old.hardware.to_wire() if old else {"accelerator": accelerator},
         "parallelism": {"tensor": group.kind.gpus},

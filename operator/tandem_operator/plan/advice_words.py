@@ -143,9 +143,9 @@ def decode_words(sizer: Sizer, group: Group) -> str:
     step = fixed + linear + reading
     return (
         f"{traffic.sized_rate:.2f} requests/s × {traffic.output.mean - 1:,.0f} tokens = {demand:,.0f} tokens/s; with "
-        f"{side.batch:.1f} other requests of {context:,.0f} tokens on a worker a step takes {fixed:.1f} (weights, "
+        f"{side.batch:.2f} other requests of {context:,.0f} tokens on a worker a step takes {fixed:.1f} (weights, "
         f"launch) + {linear:.1f} (linear layers) + {reading:.1f} (KV) = {step:.1f} ms, and {group.workers} × "
-        f"{side.batch:.1f} ÷ {step:.1f} ms = {1000 * group.workers * side.batch / step:,.0f} tokens/s; "
+        f"{side.batch:.2f} ÷ {step:.1f} ms = {1000 * group.workers * side.batch / step:,.0f} tokens/s; "
         f"{room_words(sizer, group)}, {percent(side.utilisation)} of the throughput there"
     )
 

@@ -95,10 +95,14 @@ def test_all_accelerators_of_the_catalogue_can_be_asked_for(resource_file):
         pytest.param(["--workload", "nowhere.csv"], "nowhere.csv: no such file", id="no file"),
         pytest.param(["--workload", "isl=1 osl=1 rps=0"], "rps is 0", id="no traffic"),
         pytest.param([*SMALL, "--accelerators", "h9000"], "unknown accelerator 'h9000'", id="accelerator"),
-        pytest.param([*SMALL, "--accelerators", "l4"], "do not fit on 8 × l4 (192 GB)", id="does not fit"),
+        pytest.param(
+            [*SMALL, "--accelerators", "l4", "--model", "llama-3.1-405b"],
+            "do not fit on 8 × l4 (192 GB)",
+            id="does not fit",
+        ),
         pytest.param([*SMALL, "--gpus", "1"], "allows no worker", id="no GPUs"),
         pytest.param(
-            ["--workload", "isl=30000 osl=20 rps=1", "-o", "yaml"], "closest feasible SLO", id="no resource for no plan"
+            ["--workload", "isl=90000 osl=20 rps=1", "-o", "yaml"], "closest feasible SLO", id="no resource for no plan"
         ),
     ],
 )
