@@ -9,19 +9,21 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from e2e.bench.control_cases import QUICK, Case, cases
-from e2e.bench.control_policies import WARM_S, Contender, Played, attainment, contenders, oracle, play
+from e2e.bench.control_cases import QUICK, WARM_S, Case, cases
+from e2e.bench.control_policies import Contender, Played, contenders, oracle, play
 from e2e.bench.table import Row, write
+from tandem_operator.simulate.quantile import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tandem_operator.simulate.run import Run
 
@@ -44,45 +46,58 @@ class Score:
     seconds: float  # of CPU, for the run
 
 
-def score(policy: str, case: Case, played: Played, seconds: float) -> Score:
+def score(policy: str, played: Played, seconds: float) -> Score:
     """What came out after the warm-up."""
-    scored = [r for r in played.run.requests if r.arrived >= WARM_S]
-    ttft = sorted(r.ttft_s * 1000 for r in scored if r.ttft_s is not None)
-    tpot = sorted(r.tpot_s * 1000 for r in scored if r.tpot_s is not None)
-    hours, share = played.gpu_seconds / 3600, attainment(case, played.run)
-    goodput = share * sum(a.at >= WARM_S for a in case.trace) / hours
+    hours = played.gpu_seconds / 3600
     moves = sum(t.at >= WARM_S for t in played.run.moves)
-    return Score(policy, share, hours, goodput, summary(ttft), summary(tpot), moves, seconds)
+    ttft, tpot = summary(played.ttft), summary(played.tpot)
+    return Score(policy, played.attainment, hours, played.met / hours, ttft, tpot, moves, seconds)
 
 
 def summary(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, median and 99th percentile of sorted values; zeros for none."""
+    """Mean, median and 99th percentile in ms of sorted seconds; zeros for none."""
     if not values:
         return 0.0, 0.0, 0.0
-    return sum(values) / len(values), values[len(values) // 2], values[min(len(values) * 99 // 100, len(values) - 1)]
+    found = sum(values) / len(values), percentile(values, 50) or 0.0, percentile(values, 99) or 0.0
+    return found[0] * 1000, found[1] * 1000, found[2] * 1000
 
 
-def scores_of(case: Case, wanted: Sequence[str], decisions: bool) -> list[Score]:
+class Store:
+    """Scores of one trace in a file of JSON lines, so that a long bench can go on where it was stopped."""
+
+    def __init__(self, path: Path | None, case: str) -> None:
+        """Read what is there."""
+        self._path, self._case = path, case
+        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
+        rows = [row for line in lines if (row := json.loads(line)).pop("case") == case]
+        self._kept = {row["policy"]: Score(**row) for row in rows}
+
+    def get(self, policy: str, make: Callable[[], Played]) -> Score:
+        """The kept score, or a new one, kept from now on."""
+        if policy not in self._kept:
+            began = time.process_time()
+            self._kept[policy] = found = score(policy, make(), time.process_time() - began)
+            if self._path:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"case": self._case, **asdict(found)}) + "\n")
+        return self._kept[policy]
+
+
+def scores_of(case: Case, wanted: Sequence[str], decisions: bool, store: Store) -> list[Score]:
     """Every contender on this trace, and the oracle."""
-    out = []
-    for name, contender in contenders(case).items():
-        if wanted and name not in wanted:
-            continue
-        out.append(timed(name, case, contender, decisions))
-    if not wanted or ORACLE in wanted:
-        began = time.process_time()
-        played = oracle(case)
-        out.append(score(ORACLE, case, played, time.process_time() - began))
-    return out
+    makers: dict[str, Callable[[], Played]] = {
+        name: partial(shown, case, contender, decisions) for name, contender in contenders(case).items()
+    }
+    makers[ORACLE] = partial(oracle, case)
+    return [store.get(name, make) for name, make in makers.items() if not wanted or name in wanted]
 
 
-def timed(name: str, case: Case, contender: Contender, decisions: bool) -> Score:
-    """One run with its CPU time; its decisions printed where asked for."""
-    began = time.process_time()
+def shown(case: Case, contender: Contender, decisions: bool) -> Played:
+    """One run; its decisions printed where asked for."""
     played = play(case, contender)
     if decisions:
         print_decisions(played.run)
-    return score(name, case, played, time.process_time() - began)
+    return played
 
 
 def print_decisions(run: Run) -> None:
@@ -112,7 +127,7 @@ def rows_of(case: Case, scores: Sequence[Score]) -> list[Row]:
     ideal, ours, best = by_name.get(ORACLE), by_name.get(OURS), best_of(scores, case.slo.percentile)
     rows = []
     for s in scores:
-        count = len(case.trace)
+        count = case.scored
         rows.append(Row(f"{case.name} {s.policy} attainment", s.attainment, "share", n=count))
         base = ideal.gpu_hours if ideal else None
         rows.append(
@@ -168,25 +183,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--case", action="append", default=[], help="only these traces")
     parser.add_argument("--policy", action="append", default=[], help="only these policies")
     parser.add_argument("--decisions", action="store_true", help="print every decision")
-    parser.add_argument("--scores", type=Path, help="also write the whole scores here, as JSON lines")
+    parser.add_argument("--keep", type=Path, help="add the scores to this file, and take from it those that it has")
     given = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 150)
     rows: list[Row] = []
     for case in cases(given.data, QUICK if given.quick else None):
         if given.case and case.name not in given.case:
             continue
-        scores = scores_of(case, given.policy, given.decisions)
+        store = Store(given.keep, case.name)
+        scores = scores_of(case, given.policy, given.decisions, store)
         console.print(table_of(case, scores))
         rows += rows_of(case, scores)
-        if given.scores:
-            with given.scores.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps({"case": case.name, **plain(s)}) + "\n" for s in scores)
     write("control", rows)
-
-
-def plain(one: Score) -> dict[str, object]:
-    """A score's fields."""
-    return {name: getattr(one, name) for name in Score.__slots__}
 
 
 if __name__ == "__main__":

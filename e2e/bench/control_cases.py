@@ -20,6 +20,7 @@ LONG = Slo(ttft_ms=30_000, tpot_ms=50, percentile=99)  # Mooncake's own TTFT bou
 CODE_COPIES, CONV_COPIES = 4, 3  # times the recorded rate: a load of several workers
 IN_STEP_S = 7.0  # between copies whose waves coincide
 SECONDS = 1800.0
+WARM_S = 300.0  # from the start, not scored: nobody may be judged by a start that it did not choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class Case:
     trace: tuple[Arrival, ...]
     slo: Slo
     seconds: float
+    router: str = "least-backlog"
+
+    @property
+    def scored(self) -> int:
+        """Requests that count: those after the warm-up."""
+        return sum(a.at >= WARM_S for a in self.trace)
 
     @property
     def mean_prompt(self) -> float:
@@ -90,4 +97,6 @@ def cases(data: Path, quick: Quick | None = None) -> Iterator[Case]:
     for name, file, copies in long:
         if quick is None or name in quick.names:
             trace = scenarios.thickened(tuple(mooncake(data / file)), copies)
-            yield Case(name, scenarios.cut(trace, 0, seconds), LONG, min(seconds, scenarios.seconds_of(trace)))
+            yield Case(
+                name, scenarios.cut(trace, 0, seconds), LONG, min(seconds, scenarios.seconds_of(trace)), "prefix-aware"
+            )

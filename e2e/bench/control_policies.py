@@ -6,9 +6,11 @@ the roofline times a hidden factor; the peers are told it (their profiles are pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
+from math import floor, isnan
 from typing import TYPE_CHECKING
 
+from e2e.bench.control_cases import WARM_S, Case
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.cli.shapes import find_shape
 from tandem_operator.plan.decide import decide
@@ -19,12 +21,12 @@ from tandem_operator.plan.policies.dynamo_classic import DynamoClassic
 from tandem_operator.plan.policies.heteroscale import HeteroScale
 from tandem_operator.plan.policies.hpa import Hpa
 from tandem_operator.plan.policies.kthena import Kthena
+from tandem_operator.plan.policies.mooncake import EarlyRejection
 from tandem_operator.plan.policies.profile import Profile
 from tandem_operator.plan.policies.signals import Traffic
 from tandem_operator.plan.policies.static import Static
 from tandem_operator.plan.policies.wva import Wva
 from tandem_operator.plan.roofline import prior_of
-from tandem_operator.simulate.observe import meets
 from tandem_operator.simulate.oracle import (
     Costs,
     Grid,
@@ -35,17 +37,17 @@ from tandem_operator.simulate.oracle import (
     search,
 )
 from tandem_operator.simulate.oracle import Role as OracleRole
+from tandem_operator.simulate.router import LeastBacklog, Rejecting
 from tandem_operator.simulate.run import EPOCH, Scenario, Simulation
 from tandem_operator.simulate.scenarios import play as arrivals
-from tandem_operator.simulate.worker import Truth
+from tandem_operator.simulate.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
-    from e2e.bench.control_cases import Case
-    from tandem_operator.plan.facts import Decision, Observed
     from tandem_operator.plan.policies.base import Policy
+    from tandem_operator.simulate.cluster import Cluster
+    from tandem_operator.simulate.router import Router
     from tandem_operator.simulate.run import Run
 
 SHAPE = find_shape("llama-3.1-70b")
@@ -55,7 +57,6 @@ INITIAL = 4
 MAX_BATCH = 256  # vLLM's default max_num_seqs
 SLOWER = {"prefill": 1.4, "decode": 1.25}  # the hidden factors
 START_S = 120.0  # from the decision to a ready replica
-WARM_S = 300.0  # from the start, not scored: nobody may be judged by a start that it did not choose
 DRAIN_S = 120.0  # played beyond the last arrival
 # One headroom for every policy that takes a target: the share of a worker's capacity that it should be at.
 TARGET_SHARE = 0.7
@@ -69,6 +70,7 @@ class Contender:
 
     policy: Policy
     flips: bool = False
+    router: Router | None = None  # None: the trace's
 
 
 def device(name: str) -> Device:
@@ -92,17 +94,16 @@ def limits_of(case: Case, flips: bool) -> Limits:
 def truth_of(pool: PoolLimits) -> Truth:
     """What a worker of the pool really costs: every part of the roofline times the pool's hidden factor."""
     prior, slower = prior_of(pool.device, pool.gpus, SHAPE), SLOWER[pool.name]
-    costs = {
-        "prompt_token_s": slower * prior.token_s,
-        "step_base_s": slower * prior.pass_s,
-        "step_slope_s": slower * prior.token_s,
-        "prompt_base_s": slower * prior.pass_s,
-        "transfer_token_s": prior.transfer_token_s,
-        "prompt_pair_s": slower * prior.pair_s,
-        "step_context_s": slower * prior.context_token_s,
-    }
-    known = {f.name for f in fields(Truth)}
-    return Truth(**{name: value for name, value in costs.items() if name in known})
+    return Truth(
+        prompt_token_s=slower * prior.token_s,
+        step_base_s=slower * prior.pass_s,
+        step_slope_s=slower * prior.token_s,
+        prompt_base_s=slower * prior.pass_s,
+        transfer_token_s=prior.transfer_token_s,
+        prompt_pair_s=slower * prior.pair_s,
+        step_context_s=slower * prior.context_token_s,
+        kv_tokens=floor(prior.kv_room_tokens),
+    )
 
 
 def profile_of() -> Profile:
@@ -112,10 +113,10 @@ def profile_of() -> Profile:
     return Profile(
         prefill.prompt_base_s,
         prefill.prompt_token_s,
-        getattr(prefill, "prompt_pair_s", 0.0),
+        prefill.prompt_pair_s,
         decode.step_base_s,
         decode.step_slope_s,
-        getattr(decode, "step_context_s", 0.0),
+        decode.step_context_s,
         MAX_BATCH,
         room,
     )
@@ -129,9 +130,8 @@ def contenders(case: Case) -> Mapping[str, Contender]:
     running = TARGET_SHARE * batch
     metrics = Hpa(TARGET_SHARE, running)
     peers: dict[str, Policy] = {
-        "static 2:6": Static(2, 6),
         "static 4:4": Static(4, 4),
-        "static 6:2": Static(6, 2),
+        "static 8:4": Static(8, 4),
         "static 8:8": Static(8, 8),
         "hpa": metrics,
         "kthena": Kthena(metrics, *RATIO),
@@ -141,7 +141,12 @@ def contenders(case: Case) -> Mapping[str, Contender]:
         "dynamo": Dynamo(profile),
         "wva": Wva(profile.kv_room_tokens),
     }
-    return {**{name: Contender(policy) for name, policy in peers.items()}, "tandem": Contender(decide, flips=True)}
+    rejecting = Contender(Static(4, 4), router=Rejecting(LeastBacklog(), EarlyRejection(profile, case.slo)))
+    return {
+        **{name: Contender(policy) for name, policy in peers.items()},
+        "4:4, early rejection": rejecting,
+        "tandem": Contender(decide, flips=True),
+    }
 
 
 def heteroscale(case: Case, profile: Profile, token_rate: float) -> HeteroScale:
@@ -151,41 +156,48 @@ def heteroscale(case: Case, profile: Profile, token_rate: float) -> HeteroScale:
     return HeteroScale(TARGET_SHARE * token_rate, prefill / decode)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Played:
-    """A run, and the GPU seconds of its scored part."""
+    """A run's scored part: what arrived after the warm-up, and the GPU time from there on. Seconds, sorted."""
 
     run: Run
+    attainment: float
+    met: int
     gpu_seconds: float
-
-
-@dataclass(slots=True)
-class Metered:
-    """A policy whose GPU seconds are counted from the end of the warm-up on, starting replicas included."""
-
-    policy: Policy
-    gpu_seconds: float = 0.0
-    gpus: Mapping[str, int] = field(default_factory=lambda: {p.name: p.gpus for p in POOLS})
-
-    def __call__(self, seen: Observed, now: datetime) -> Decision:
-        """Count, then ask."""
-        if (now - EPOCH).total_seconds() > WARM_S:
-            used = sum(self.gpus[w.pool] for w in seen.workers if not w.deleting)
-            self.gpu_seconds += used * seen.limits.interval_s
-        return self.policy(seen, now)
+    ttft: list[float]
+    tpot: list[float]
 
 
 def play(case: Case, contender: Contender) -> Played:
     """One run, from the same start."""
-    metered = Metered(contender.policy)
     scenario = Scenario(
         limits=limits_of(case, contender.flips),
         model=SHAPE,
         truth={pool.name: truth_of(pool) for pool in POOLS},
         start_delay_s=START_S,
+        router=contender.router or case.router,
+        records=False,
     )
-    run = Simulation(scenario, arrivals(case.trace), policy=metered).play(case.seconds + DRAIN_S)
-    return Played(run, metered.gpu_seconds)
+    simulation = Simulation(scenario, arrivals(case.trace), policy=contender.policy)
+    run = simulation.play(case.seconds + DRAIN_S)
+    book = run.ledger
+    scored = [i for i, at in enumerate(book.arrived) if at >= WARM_S]
+    met = sum(book.is_met[i] for i in scored)
+    return Played(
+        run,
+        met / max(case.scored, 1),
+        met,
+        gpu_seconds(simulation.cluster),
+        sorted(s for i in scored if not isnan(s := book.ttft[i])),
+        sorted(s for i in scored if not isnan(s := book.tpot[i])),
+    )
+
+
+def gpu_seconds(cluster: Cluster) -> float:
+    """GPUs times seconds from the end of the warm-up on, from order to end: starting and draining included."""
+    gpus = {pool.name: pool.gpus for pool in POOLS}
+    ends = [(w, cluster.now if w.gone_at is None else w.gone_at) for w in (*cluster.gone, *cluster.workers)]
+    return sum(gpus[w.pool] * max(end - max(w.born_at, WARM_S), 0.0) for w, end in ends)
 
 
 def oracle(case: Case) -> Played:
@@ -194,15 +206,9 @@ def oracle(case: Case) -> Played:
 
     def simulate(schedule: Schedule) -> tuple[float, float]:
         runs[schedule] = played = play(case, Contender(schedule.policy(EPOCH)))
-        return attainment(case, played.run), played.gpu_seconds
+        return played.attainment, played.gpu_seconds
 
     return runs[search(lambda strictness: schedule_for(case, strictness), simulate, GOAL).schedule]
-
-
-def attainment(case: Case, run: Run) -> float:
-    """Share of the scored arrivals that met both targets; one that never finished did not."""
-    met = sum(meets(r, case.slo) for r in run.requests if r.arrived >= WARM_S)
-    return met / max(sum(a.at >= WARM_S for a in case.trace), 1)
 
 
 def schedule_for(case: Case, strictness: float) -> Schedule:
