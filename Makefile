@@ -67,9 +67,6 @@ lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-model.in -o requirements-model.lock
 
-bench-control: env  ## every planner on recorded and spliced traces (DATA=folder, QUICK=--quick)
-	$(PY) -m e2e.bench.control --data $(or $(DATA),../shared/data) $(QUICK)
-
 clean: down  ## back to a fresh clone
 	rm -rf build $(ENV)
 
