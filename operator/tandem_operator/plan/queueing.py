@@ -24,6 +24,8 @@ class Delay:
 
     def within(self, seconds: float) -> float:
         """P(W <= seconds)."""
+        if self.mean_s <= 0:  # neither arrivals nor service vary: nobody waits
+            return 1.0 if seconds >= 0 else 0.0
         return 1.0 - self.waits * exp(-seconds / self.mean_s) if seconds >= 0 else 0.0
 
 

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 
 def release_slack(case: Study) -> Decision | None:
-    """The cheapest smaller plan that keeps 0.8 of both targets under the heaviest load of the whole down window."""
+    """The cheapest smaller plan that keeps both targets if 0.8 of what it can take is the down window's heaviest load.
+
+    The headroom is in the load: a share of the targets would ask a smaller plan to be faster than the device is.
+    """
     limits, shape, now = case.seen.limits, case.seen.model, case.current
     recent = windows_of(case)
     if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
         return None
-    desk = Desk(limits, shape, heaviest(recent, case), case.model, with_headroom(limits.slo))
+    desk = Desk(limits, shape, with_headroom(heaviest(recent, case)), case.model, limits.slo)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
     smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)
@@ -75,8 +78,8 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     seconds = case.seen.limits.steadiness.down_window_s
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
-        f"{seconds} s; with the heaviest of their loads predicted {forecast_words(option.forecast, slo)} against 80 % "
-        f"of the targets; {case.current.gpus - option.gpus} GPUs are given back"
+        f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
+        f"{case.current.gpus - option.gpus} GPUs are given back"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(

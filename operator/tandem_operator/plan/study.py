@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
 from tandem_operator.plan.candidates import crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
-from tandem_operator.plan.facts import Answer, Role, Slo, Target, Verdict
+from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of
@@ -30,7 +30,7 @@ TIME_LEFT = 0.8  # prefill workers below this busy share are not what prompts wa
 MIN_EXCESS = 3  # windows that must tell the same
 LEAST_EXCESS, MOST_EXCESS = 1.1, 4.0
 LONG_QUEUE = 2.0  # prompts for each prefill worker
-HEADROOM = 0.8  # a smaller plan must do with this share of both targets before a pool shrinks
+HEADROOM = 0.8  # the busiest load must be at most this share of what a smaller plan carries before a pool shrinks
 CLEARLY = 0.05  # a move must promise this much more attainment than staying
 OVERLOADED = 0.05  # a plan below this attainment is sure to fail, as one beyond its capacity is
 LESS_OVERLOAD = 0.9  # ... another may then replace it that has at most this share of its overload
@@ -249,6 +249,6 @@ def model_of(calibration: Calibration, load: Load, max_batch: float) -> Model | 
     return Model(calibration.prefill or UNCALIBRATED, calibration.decode or UNCALIBRATED, max_batch)
 
 
-def with_headroom(slo: Slo) -> Slo:
-    """The targets a smaller plan has to meet."""
-    return Slo(max(round(slo.ttft_ms * HEADROOM), 1), max(round(slo.tpot_ms * HEADROOM), 1), slo.percentile)
+def with_headroom(load: Load) -> Load:
+    """The load that a smaller plan has to carry."""
+    return replace(load, arrival_rate=load.arrival_rate / HEADROOM)
