@@ -12,6 +12,7 @@ from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_po
 from tandem_operator.plan.candidates import crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
+from tandem_operator.plan.forecast import forecast
 from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.calibrate import Calibration, Fit
     from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
+    from tandem_operator.plan.forecast import Forecasted
     from tandem_operator.plan.predict import Crew, Forecast
     from tandem_operator.plan.search import Found
 
@@ -47,6 +49,7 @@ class Study:
     desk: Desk
     current: Option
     breach: Breach | None
+    ahead_s: float = 0.0  # the load is what is forecast so many seconds from now; 0: what is
 
     @property
     def wanted(self) -> float:
@@ -56,6 +59,21 @@ class Study:
     def is_feasible(self, option: Option) -> bool:
         """Does this option meet the SLO even if the model is one standard deviation too kind?"""
         return option.sure >= self.wanted
+
+    @cached_property
+    def later(self) -> Study | None:
+        """The same under the load that new replicas will meet: the forecast over their start, one error higher.
+
+        None where nobody has seen how long a start takes, or nothing can be forecast.
+        """
+        start_s, shape = self.seen.start_s, self.seen.model
+        told = None if start_s is None else forecast(self.seen.history, start_s)
+        if told is None or start_s is None or shape is None:
+            return None
+        load = ahead(self.load, told)
+        desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
+        current = desk.weigh(self.current.target, self.current.target)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
 
     @cached_property
     def search(self) -> Search:
@@ -104,6 +122,19 @@ class Study:
         """Feasible, and clearly better than staying."""
         now = self.current
         return Bar(now.forecast.attainment + CLEARLY, max(self.wanted, now.sure + CLEARLY))
+
+
+def ahead(load: Load, told: Forecasted) -> Load:
+    """The load that is forecast; prefix hits stay the share that they are."""
+    prompt = load.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens
+    share = load.computed_tokens / load.prompt_tokens if load.prompt_tokens else 1.0
+    return replace(
+        load,
+        arrival_rate=told.rate + told.spread,
+        prompt_tokens=prompt,
+        computed_tokens=prompt * share,
+        output_tokens=load.output_tokens if told.output_tokens is None else told.output_tokens,
+    )
 
 
 def reach(limits: Limits, now: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
