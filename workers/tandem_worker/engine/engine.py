@@ -29,9 +29,9 @@ from tandem_worker.engine.request import (
 )
 from tandem_worker.engine.reservations import Reservations
 from tandem_worker.engine.runner import Runner
-from tandem_worker.engine.sampler import check_sampling
+from tandem_worker.engine.sampler import NO_TOKEN, check_ids, check_sampling
 from tandem_worker.engine.scheduler import Bounds
-from tandem_worker.engine.sequence import SequenceState, settled_seed
+from tandem_worker.engine.sequence import NOT_FINITE, SequenceState, settled_seed
 from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Engine:
     def unquarantine(self, id: str) -> None:
         """Nothing is in flight to the pages any more: they are free. Twice is harmless."""
         with self._lock:
-            self._pool.unquarantine(id)
+            self._store.clear(self._pool.unquarantine(id))
             self._lock.notify_all()
 
     def stats(self) -> EngineStats:
@@ -227,6 +227,7 @@ class Engine:
 
     def _check(self, key: str, prompt: Sequence[int], sampling: Sampling) -> None:
         check_sampling(sampling)
+        check_ids(sampling, self.info.vocab)
         if not prompt:
             raise InvalidRequestError(f"{key!r} has an empty prompt; send at least one token")
         if len(prompt) + 1 > self._settings.max_context:
@@ -320,7 +321,7 @@ class Engine:
             self._fail(sequences, f"the step failed: {error}"[:300])
 
     def _decode(self, decoding: list[SequenceState]) -> None:
-        tokens = self._runner.decode(decoding)
+        tokens = self._sound(self._runner.decode(decoding))
         with self._lock:
             for one, token in tokens:
                 if token.finish is not None:
@@ -330,8 +331,9 @@ class Engine:
     def _prefill(self, pieces: list[tuple[SequenceState, int]]) -> None:
         for one, _ in pieces:  # what the prefix cache had travels while the rest is computed
             self._push(one, prompt_done=False)
-        tokens = self._runner.prefill(pieces)
+        tokens = self._sound(self._runner.prefill(pieces))
         with self._lock:
+            pieces = [piece for piece in pieces if piece[0].id in self._queues]
             for one, _ in pieces:
                 self._queues.remember(one)
             for one, token in tokens:
@@ -344,6 +346,12 @@ class Engine:
         for one, _ in pieces:
             self._push(one, prompt_done=one.id in complete)
         self._end_halves([one for one, _ in tokens if one.sink is not None])
+
+    def _sound(self, tokens: list[tuple[SequenceState, Token]]) -> list[tuple[SequenceState, Token]]:
+        """Those that are tokens; where the logits are broken the request fails, alone, and its pages with it."""
+        if broken := [one for one, token in tokens if token.id == NO_TOKEN]:
+            self._fail(broken, NOT_FINITE.removeprefix("error: "))
+        return [(one, token) for one, token in tokens if token.id != NO_TOKEN]
 
     def _end_halves(self, halves: list[SequenceState]) -> None:
         for one in halves:
@@ -381,6 +389,7 @@ class Engine:
         with self._lock:
             alive = [one for one in sequences if one.id in self._queues]
             for one in alive:
-                self._queues.drop(one, sound=False)
+                # What a masked row holds must be a number: see KvStore.
+                self._store.clear(self._queues.discard(one))
         for one in alive:
             self._tell_failed(one, reason)

@@ -65,11 +65,18 @@ class Queues:
         """Make its full pages findable."""
         self._pool.remember(sequence.chain[: sequence.computed // self._pool.page_tokens], sequence.pages)
 
-    def drop(self, sequence: SequenceState, *, sound: bool = True) -> None:
-        """It has ended: its pages go back, and stay findable if their contents are sound."""
-        for queue in (self.prefill, self.joining, self.decoding):
-            queue.pop(sequence.id, None)
-        self._give_back(sequence, sound=sound)
+    def drop(self, sequence: SequenceState) -> None:
+        """It has ended: its pages go back, and stay findable."""
+        self._leave(sequence)
+        self._give_back(sequence)
+
+    def discard(self, sequence: SequenceState) -> list[int]:
+        """It has failed: nobody may find its pages any more. Those that nobody else holds, to be cleared."""
+        self._leave(sequence)
+        own = self._pool.forget(sequence.pages)
+        self._pool.release(sequence.pages)
+        sequence.pages = []
+        return own
 
     def _plan(self) -> StepPlan:
         self._seat()
@@ -118,13 +125,17 @@ class Queues:
 
     def _preempt(self, key: str) -> None:
         one = self.prefill.pop(key, None) or self.decoding.pop(key)
-        self._give_back(one, sound=True)
+        self._give_back(one)
         one.reset(self._pool.page_tokens)
         self.prefill = {key: one, **self.prefill}
         self.preemptions += 1
 
-    def _give_back(self, one: SequenceState, *, sound: bool) -> None:
-        if sound and one.computed:
+    def _leave(self, one: SequenceState) -> None:
+        for queue in (self.prefill, self.joining, self.decoding):
+            queue.pop(one.id, None)
+
+    def _give_back(self, one: SequenceState) -> None:
+        if one.computed:
             one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
             self._pool.remember(one.chain, one.pages)
         self._pool.release(one.pages)

@@ -78,6 +78,8 @@ class Reservations:
     def release(self, key: str) -> None:
         """Give the pages back; nothing happens when it has ended already."""
         if (held := self._held.pop(key, None)) is not None:
+            # What has come of an unfinished prompt may hold anything, NaN too.
+            self._store.clear([held.claim.pages[at] for at in held.written])
             self._pool.release(held.claim.pages)
 
     def quarantine(self, key: str) -> int:

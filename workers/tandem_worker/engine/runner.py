@@ -38,6 +38,7 @@ class Runner:
         self._model = model
         self._store = store
         self._settings = settings
+        self._eos_ids = model.info.eos_ids
         self.work = Work()
 
     def decode(self, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
@@ -45,7 +46,7 @@ class Runner:
         start = time.perf_counter()
         batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.llama.dtype)
         logits = self._model.llama.forward(batch, self._store.tensor)
-        picked = pick_tokens(logits, [one.draw for one in ordered])
+        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in ordered])
         for one in ordered:
             one.computed = len(one.tokens)
         tokens = [(one, self._accept(one, token)) for one, token in zip(ordered, picked, strict=True)]
@@ -62,7 +63,7 @@ class Runner:
         for one, count in pieces:
             one.computed += count
         complete = [one for one, _ in pieces if not one.left]
-        picked = pick_tokens(logits, [one.draw for one in complete]) if complete else []
+        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in complete]) if complete else []
         tokens = [(one, self._accept(one, token)) for one, token in zip(complete, picked, strict=True)]
         self.work.prefill_tokens += sum(count for _, count in pieces)
         self.work.prefill_busy_s += time.perf_counter() - start
@@ -80,4 +81,4 @@ class Runner:
         one.sent = max(one.sent, done)
 
     def _accept(self, one: SequenceState, picked: Picked) -> Token:
-        return accept(one, picked, self._model.info.eos_ids, self._settings.max_context)
+        return accept(one, picked, self._eos_ids, self._settings.max_context)

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
-from tandem_worker.engine.sampler import Draw, Picked
+from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tandem_worker.engine.pages import Digest
+
+
+NOT_FINITE = (
+    "error: the model's logits for this request are not finite (NaN or infinity): its weights or pages are damaged"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +56,14 @@ class SequenceState:
         """Does it hold pages?"""
         return bool(self.pages)
 
-    @property
-    def draw(self) -> Draw:
+    def draw(self, eos_ids: tuple[int, ...]) -> Draw:
         """How to pick its next token."""
-        return Draw(self.sampling, self.seed, self.outputs)
+        sampling = self.sampling
+        forbidden: tuple[int, ...] = ()
+        if self.outputs < sampling.min_tokens:
+            forbidden = sampling.stop_ids + (() if sampling.ignore_eos else eos_ids)
+        tokens = self.tokens if penalises(sampling) else ()
+        return Draw(sampling, self.seed, self.outputs, tokens, forbidden)
 
     def needs_page(self, page_tokens: int) -> bool:
         """Does its next decode step write behind its last page?"""
@@ -78,7 +87,9 @@ def settled_seed(sampling: Sampling) -> int:
 
 
 def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], max_context: int) -> Token:
-    """Append a sampled token and say whether it is the last."""
+    """Append a sampled token and say whether it is the last. Broken logits are no token, and an end."""
+    if picked.id == NO_TOKEN:
+        return Token(NO_TOKEN, 0.0, (), NOT_FINITE)
     sequence.tokens.append(picked.id)
     return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
 

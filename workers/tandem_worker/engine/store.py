@@ -47,3 +47,9 @@ class KvStore:
         with torch.inference_mode():
             self.tensor.index_copy_(0, torch.tensor(pages), content)
             self.tensor[pages[-1], :, :, rows:] = 0  # what the sender left behind its prompt may be anything
+
+    def clear(self, pages: Sequence[int]) -> None:
+        """Zero pages whose contents may be no numbers, before somebody else gets them."""
+        if pages:
+            with torch.inference_mode():
+                self.tensor[torch.tensor(pages)] = 0
