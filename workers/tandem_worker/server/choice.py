@@ -65,7 +65,7 @@ class Choice:
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         text = self.tokenizer.token_text(token_id)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(self.tokenizer.token_bytes(token_id))}
 
     def _logprobs(self, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
         if self.logprob_count is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,6 +57,7 @@ class Service:
         self.worker = worker
         self.metrics = metrics
         self.first_token_s = first_token_s
+        self.started = int(time.time())  # Unix seconds, for /v1/models
         self.phase = Phase.LOADING
         self.active = 0  # requests whose response is not finished
         self._loaded: Loaded | None = None
