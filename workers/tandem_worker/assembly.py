@@ -61,6 +61,7 @@ def load(settings: Settings) -> LoadedParts:
     )
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
+    tokenizer.check_fits(model.info.vocab, str(settings.model))
     return LoadedParts(Engine(model, sizes), tokenizer)
 
 

@@ -54,7 +54,7 @@ class Engine:
         """Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens."""
         self.info: ModelInfo = model.info
         self._settings = settings
-        self._store = KvStore(model.info, settings, model.llama.dtype)
+        self._store = KvStore(model.info, settings, model.decoder.dtype)
         self._pool = PagePool(self._store.pages, settings.page_tokens, cache=settings.prefix_cache)
         self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch))
         self._reservations = Reservations(self._pool, self._store)

@@ -39,13 +39,14 @@ class Runner:
         self._store = store
         self._settings = settings
         self._eos_ids = model.info.eos_ids
+        self._window = model.decoder.config.traits.window
         self.work = Work()
 
     def decode(self, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
         """One more token for each."""
         start = time.perf_counter()
-        batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.llama.dtype)
-        logits = self._model.llama.forward(batch, self._store.tensor)
+        batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        logits = self._model.decoder.forward(batch, self._store.tensor)
         picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in ordered])
         for one in ordered:
             one.computed = len(one.tokens)
@@ -58,8 +59,8 @@ class Runner:
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
-        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.llama.dtype)
-        logits = self._model.llama.forward(batch, self._store.tensor)
+        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        logits = self._model.decoder.forward(batch, self._store.tensor)
         for one, count in pieces:
             one.computed += count
         complete = [one for one, _ in pieces if not one.left]

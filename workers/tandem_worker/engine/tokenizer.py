@@ -96,6 +96,15 @@ class Tokenizer:
         self._chat = chat
         self.eos_ids = eos_ids
 
+    def check_fits(self, vocab: int, where: str) -> None:
+        """Raises ModelLoadError where it gives ids that a model of `vocab` tokens does not have."""
+        highest = max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not 0 <= highest < vocab:
+            raise ModelLoadError(
+                f"the tokenizer of {where} has {highest + 1} tokens, the model {vocab}: they do not belong together; "
+                f"fetch both from one place"
+            )
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Ids of a plain text, with the model's BOS where it has one; special tokens in the text are recognised."""
         return (self._bos if special else []) + self._ids(text)

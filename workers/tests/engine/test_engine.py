@@ -376,14 +376,14 @@ def test_no_end_comes_before_min_tokens(engines):
 
 def test_broken_logits_end_their_own_request_and_nothing_else(engines, expected, monkeypatch):
     engine = engines()
-    forward = engine._runner._model.llama.forward
+    forward = engine._runner._model.decoder.forward
 
     def spoil(batch, kv):
         logits = forward(batch, kv)
         kv[batch.page] = logits[:] = float("nan")
         return logits
 
-    monkeypatch.setattr(engine._runner._model.llama, "forward", spoil)
+    monkeypatch.setattr(engine._runner._model.decoder, "forward", spoil)
     collector, prompt = Collector(), token_ids("bad", 40, VOCAB)
     engine.submit("bad", prompt, GREEDY, collector)
     assert collector.ids() == [-1]
