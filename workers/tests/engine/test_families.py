@@ -154,3 +154,55 @@ def test_a_truncated_shard_is_named(pair):
 def test_a_second_copy_in_another_layout_is_no_part(pair):
     (pair.directory / "consolidated.safetensors").write_bytes(b"something else")
     assert load_model(pair.directory, settings_for("float32")).info.layers == 3
+
+
+def write_gguf(pair, architecture: str) -> None:
+    """The pair's weights as llama.cpp lays them out, in F32; a Llama's query and key rows are its own affair."""
+    from gguf import GGUFWriter
+
+    from tandem_worker.engine.loader_gguf import LAYER_NAMES, TOP_NAMES
+
+    config, weights = pair.theirs.config, pair.theirs.state_dict()
+    writer = GGUFWriter(pair.directory / "model.gguf", architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    if config.rope_parameters["rope_type"] == "yarn":
+        writer.add_string(f"{architecture}.rope.scaling.type", "yarn")
+        writer.add_float32(f"{architecture}.rope.scaling.factor", config.rope_parameters["factor"])
+        writer.add_uint32(f"{architecture}.rope.scaling.original_context_length", 64)
+    theirs = {value: name for name, value in LAYER_NAMES.items()}
+    top = {value: name for name, value in TOP_NAMES.items()}
+    for name, weight in weights.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        ours = top.get(name)
+        if ours is None:
+            _, _, layer, part = name.split(".", 3)
+            stem, leaf = part.rsplit(".", 1)
+            ours = f"blk.{layer}.{theirs[stem]}.{leaf}"
+        writer.add_tensor(ours, weight.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+IN_GGUF = [
+    pytest.param(Qwen2Config(**SIZES, rope_parameters=YARN), "qwen2", id="qwen2, yarn"),
+    pytest.param(Qwen3Config(**{**SIZES, "tie_word_embeddings": True}, head_dim=32), "qwen3", id="qwen3, tied"),
+]
+
+
+@pytest.mark.parametrize(("pair", "architecture"), IN_GGUF, indirect=["pair"])
+def test_a_gguf_of_the_family_says_the_same(pair, architecture):
+    write_gguf(pair, architecture)
+    tokens = token_ids("gguf", TOKENS, VOCAB)
+    ours = our_logits(pair.directory, tokens, "float32", cut(TOKENS, 20))
+    torch.testing.assert_close(ours, pair.expected(tokens), atol=2e-4, rtol=1e-4)
