@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from tandem_worker.engine.config import as_ids
@@ -30,6 +32,7 @@ LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")  # the same, but a digit stands alone
 
 
 def _byte_letters() -> dict[str, int]:
@@ -109,6 +112,11 @@ class Tokenizer:
         """Ids of a plain text, with the model's BOS where it has one; special tokens in the text are recognised."""
         return (self._bos if special else []) + self._ids(text)
 
+    def to_json(self) -> str:
+        """The text of its `tokenizer.json`."""
+        text: str = self._fast.to_str()
+        return text
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special ones included."""
         text: str = self._fast.decode(list(ids), skip_special_tokens=False)
@@ -132,19 +140,28 @@ class Tokenizer:
             return bytes([int(byte[1], 16)])
         return bytes(BYTE_OF[letter] for letter in piece) if set(piece) <= BYTE_OF.keys() else text.encode()
 
-    def apply_chat(self, messages: Sequence[Mapping[str, Any]], *, open_end: bool = True) -> list[int]:
-        """Ids of a conversation; `open_end`: ready for the assistant's turn. Raises InvalidRequestError."""
+    def apply_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, open_end: bool = True
+    ) -> list[int]:
+        """Ids of a conversation; `open_end`: ready for the assistant's turn. Raises InvalidRequestError.
+
+        `tools`: as in OpenAI's bodies; what becomes of them is the template's affair.
+        """
         if self._chat is None:
             raise InvalidRequestError("this model has no chat template; use the completions API")
         try:
             text = self._chat.template.render(
-                messages=messages, add_generation_prompt=open_end, bos_token=self._chat.bos, eos_token=self._chat.eos
+                messages=messages,
+                tools=list(tools) or None,
+                add_generation_prompt=open_end,
+                bos_token=self._chat.bos,
+                eos_token=self._chat.eos,
             )
+            return self._ids(text)
         except jinja2.TemplateError as error:
-            raise InvalidRequestError(f"the chat template refuses these messages: {error}") from error
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"the chat template cannot use these messages: {error}") from error
-        return self._ids(text)
+            raise InvalidRequestError(f"the chat template refuses these messages: {error}"[:500]) from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"the chat template cannot use these messages: {error}"[:500]) from error
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
@@ -168,10 +185,17 @@ def chat_template(source: str, bos: str, eos: str, where: str) -> ChatTemplate:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _raise_template_error
+    environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    environment.filters["tojson"] = _to_json
     try:
         return ChatTemplate(environment.from_string(source), bos, eos)
     except jinja2.TemplateError as error:
         raise ModelLoadError(f"the chat template of {where} is no valid Jinja ({error}); correct it there") from error
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """As templates of the hub expect it: plain JSON, not escaped for HTML as Jinja's own is."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_template_error(message: str) -> None:
@@ -244,6 +268,8 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str, where: str) 
     model = models.BPE({token: at for at, token in enumerate(tokens)}, pairs, ignore_merges=pre == "llama-bpe")
     fast = FastTokenizer(model)
     fast.pre_tokenizer = _pre_tokenizer(pre, where)
+    if pre == "qwen2":
+        fast.normalizer = normalizers.NFC()
     fast.decoder = decoders.ByteLevel()
     return fast
 
@@ -251,13 +277,12 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str, where: str) 
 def _pre_tokenizer(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
     """How words are cut before merging; llama.cpp's names for it."""
     bytes_of_gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     known: dict[str, list[Any]] = {
         "gpt-2": [bytes_of_gpt2],
         "smollm": [pre_tokenizers.Digits(individual_digits=True), bytes_of_gpt2],
-        "llama-bpe": [
-            pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ],
+        "llama-bpe": [pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"), bytes_of_words],
+        "qwen2": [pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), bytes_of_words],
     }
     if pre not in known:
         raise ModelLoadError(f"{where} cuts words as {pre!r}; known: {', '.join(known)}; add a tokenizer.json")

@@ -13,7 +13,7 @@ from tandem_worker.server.bodies import ChatBody, CompletionBody
 from tandem_worker.server.errors import ApiError, bad_request, no_model, refusal
 
 if TYPE_CHECKING:
-    from tandem_worker.engine import Tokenizer
+    from tandem_worker.engine import Engine, Tokenizer
     from tandem_worker.server.service import Service
 
 LONG_TEXT: Final = 8192  # characters; longer texts are tokenised beside the event loop, shorter ones sooner in it
@@ -51,13 +51,14 @@ async def understand(service: Service, body: ChatBody | CompletionBody) -> Wante
     if body.model != service.served_name:
         raise no_model(body.model, service.served_name)
     wanted, logprobs = body.wanted_tokens, body.logprob_count
+    grammar = await checked(loaded.engine, body.grammar)
     prompts = await tokenise(loaded.tokenizer, body)
     samplings = []
     for prompt in prompts:
         room = loaded.max_context - len(prompt)
         if room < 1 or (wanted or 1) > room:
             raise too_long(loaded.max_context, len(prompt), wanted)
-        samplings.append(make_sampling(body, wanted or room, logprobs))
+        samplings.append(make_sampling(body, wanted or room, logprobs, grammar))
     return Wanted(prompts, body.n or 1, samplings)
 
 
@@ -66,8 +67,10 @@ async def tokenise(tokenizer: Tokenizer, body: ChatBody | CompletionBody) -> lis
     try:
         if isinstance(body, ChatBody):
             messages = [message.plain() for message in body.messages]
+            tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+            shown = [] if body.choice_of_tools == "none" else tools
             size = sum(len(message["content"]) for message in messages)
-            return [await beside(size, lambda: tokenizer.apply_chat(messages))]
+            return [await beside(size, lambda: tokenizer.apply_chat(messages, shown))]
         return [
             one if isinstance(one, list) else await beside(len(one), partial(tokenizer.encode, one))
             for one in body.prompts
@@ -76,12 +79,22 @@ async def tokenise(tokenizer: Tokenizer, body: ChatBody | CompletionBody) -> lis
         raise ApiError(refusal(error)) from error
 
 
+async def checked(engine: Engine, grammar: str) -> str:
+    """The schema, compiled once beside the event loop so that it is at hand afterwards. Raises ApiError."""
+    try:
+        if grammar:
+            await asyncio.to_thread(engine.check_grammar, grammar)
+    except EngineError as error:
+        raise ApiError(refusal(error)) from error
+    return grammar
+
+
 async def beside(size: int, work: Callable[[], list[int]]) -> list[int]:
     """`work()`, on a thread where `size` characters would hold the event loop up."""
     return await asyncio.to_thread(work) if size > LONG_TEXT else work()
 
 
-def make_sampling(body: ChatBody | CompletionBody, max_tokens: int, logprobs: int | None) -> Sampling:
+def make_sampling(body: ChatBody | CompletionBody, max_tokens: int, logprobs: int | None, grammar: str) -> Sampling:
     """OpenAI's fields → the engine's; OpenAI's defaults are temperature 1 and top_p 1. Raises ApiError."""
     return Sampling(
         max_tokens=max_tokens,
@@ -98,6 +111,7 @@ def make_sampling(body: ChatBody | CompletionBody, max_tokens: int, logprobs: in
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=body.biases,
         min_tokens=body.min_tokens or 0,
+        grammar=grammar,
         priority=body.priority or 0,
     )
 

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
+from tandem_worker.server.base import PROMPT_AT_MOST, Body, Text, Word
 from tandem_worker.server.errors import ApiError, bad_request, unsupported
+from tandem_worker.server.guided import (
+    TOOLS_AT_MOST,
+    ResponseFormat,
+    Schema,
+    Tool,
+    ToolChoice,
+    format_schema,
+    schema_text,
+    tool_schema,
+)
+from tandem_worker.server.messages import ChatMessage
 
 STOPS_AT_MOST: Final = 16
 CHOICES_AT_MOST: Final = 128  # OpenAI's bound of n; here of prompts times n
 TOP_LOGPROBS_AT_MOST: Final = 20
 BIASES_AT_MOST: Final = 300
-PROMPT_AT_MOST: Final = 4 * 1024 * 1024  # characters, or token ids: what a body may hold
 COMPLETION_TOKENS: Final = 16  # OpenAI's default for /v1/completions; chat fills the rest of the context
 
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 TokenIds = Annotated[list[StrictInt], Field(fail_fast=True, max_length=PROMPT_AT_MOST)]
-Text = Annotated[str, Field(max_length=PROMPT_AT_MOST)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Word = Annotated[str, Field(max_length=64)]
-
-
-class Body(BaseModel):
-    """Base of all: unknown fields are tolerated, NaN and infinity are no numbers."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-
-    def check(self) -> None:
-        """Raises ApiError for what this server does not do."""
 
 
 class StreamOptions(Body):
     """`stream_options`."""
 
     include_usage: bool | None = False
-
-
-class ResponseFormat(Body):
-    """`response_format`: text alone is carried out."""
-
-    type: Word = "text"
 
 
 class Common(Body):
@@ -65,11 +59,10 @@ class Common(Body):
     stop: Stop | Annotated[list[Stop], Field(max_length=STOPS_AT_MOST)] | None = None
     stop_token_ids: Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=64)] | None = None
     ignore_eos: bool | None = False
+    response_format: ResponseFormat | None = None
     priority: Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)] | None = None
     # Understood, and refused where they would change anything:
     best_of: int | None = None
-    response_format: ResponseFormat | None = None
-    tools: Annotated[list[Any], Field(max_length=128)] | None = None
     functions: Annotated[list[Any], Field(max_length=128)] | None = None
 
     @property
@@ -88,6 +81,15 @@ class Common(Body):
         return tuple((int(key), value) for key, value in found.items())
 
     @property
+    def grammar(self) -> str:
+        """The schema that the output must follow, as text; "": it is free. Raises ApiError."""
+        wanted = self._schema()
+        return "" if wanted is None else schema_text(wanted, "response_format")
+
+    def _schema(self) -> Schema | None:
+        return format_schema(self.response_format)
+
+    @property
     def include_usage(self) -> bool:
         """Does the stream end with a usage chunk?"""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -102,34 +104,8 @@ class Common(Body):
         """(field, would it change anything, what it is)."""
         return [
             ("best_of", self.best_of not in {None, self.n or 1}, "best_of other than n"),
-            ("response_format", self.response_format is not None and self.response_format.type != "text",
-             "a response format other than text"),
-            ("tools", bool(self.tools), "tool calling"),
             ("functions", bool(self.functions), "function calling"),
         ]  # fmt: skip
-
-
-class TextPart(Body):
-    """A part of a message's content."""
-
-    type: Word
-    text: Text = ""
-
-
-class ChatMessage(Body):
-    """One message; content is text, or parts that are text."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(max_length=4096)] | None = None
-
-    def plain(self) -> dict[str, str]:
-        """Role and text, as chat templates want them. Raises ApiError for images and sounds."""
-        role = "system" if self.role == "developer" else self.role
-        if self.content is None or isinstance(self.content, str):
-            return {"role": role, "content": self.content or ""}
-        if strange := [part.type for part in self.content if part.type != "text"]:
-            raise unsupported("messages", f"message content of type {strange[0][:40]!r}")
-        return {"role": role, "content": "".join(part.text for part in self.content)}
 
 
 class ChatBody(Common):
@@ -137,8 +113,27 @@ class ChatBody(Common):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
     max_completion_tokens: StrictInt | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_AT_MOST)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = True
     logprobs: bool | None = False
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=TOP_LOGPROBS_AT_MOST)] | None = None
+
+    @property
+    def choice_of_tools(self) -> ToolChoice:
+        """What is said, or OpenAI's default: auto with tools, none without. Raises ApiError."""
+        if not self.tools:
+            if self.tool_choice not in (None, "none", "auto"):
+                raise bad_request("tool_choice needs tools", "tool_choice")
+            return "none"
+        return self.tool_choice or "auto"
+
+    def _schema(self) -> Schema | None:
+        by_format = format_schema(self.response_format)
+        by_tools = tool_schema(self.tools or [], self.choice_of_tools, parallel=self.parallel_tool_calls is not False)
+        if by_format is not None and by_tools is not None:
+            raise bad_request("response_format and a required tool cannot both say what the output is", "tool_choice")
+        return by_format if by_tools is None else by_tools
 
     @property
     def wanted_tokens(self) -> int | None:

@@ -13,12 +13,14 @@ from aiohttp import web
 from tandem_worker.engine.request import EngineError, Token
 from tandem_worker.server.asked import Wanted, understand
 from tandem_worker.server.bodies import ChatBody, CompletionBody
+from tandem_worker.server.calls import CallList, CallReader, FreeCalls, NamedCall, Said
 from tandem_worker.server.choice import Choice
 from tandem_worker.server.errors import ApiError, refusal
+from tandem_worker.server.guided import NamedChoice
 from tandem_worker.server.job import JobFailedError, Jobs
 from tandem_worker.server.pace import Pace
 from tandem_worker.server.replies import Reply, error_event
-from tandem_worker.server.text import Piece, TextState
+from tandem_worker.server.text import TextState
 
 if TYPE_CHECKING:
     from tandem_worker.server.service import Service
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
 WRITE_S: Final = 30.0  # a client that reads nothing for so long is gone
 GAP_S: Final = 120.0  # between two tokens of one request; more means that the engine is stuck
 UNDER_WAY: Final = 2  # tokens after which a prompt's pages are here, findable by its other choices
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one token adds to one choice."""
+
+    choice: Choice
+    said: Said
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +60,23 @@ class Exchange:
             raise ApiError(refusal(error)) from error
         self.jobs.by_choice[number] = job
 
-    async def go_on(self, within_s: float) -> list[tuple[Choice, Piece]]:
+    async def go_on(self, within_s: float) -> list[Part]:
         """The next pieces, and what they let begin. Raises JobFailedError."""
-        pieces: list[tuple[Choice, Piece]] = []
+        pieces: list[Part] = []
         for number, tokens in await self.jobs.take(within_s):
             pieces += self._add(self.reply.choices[number], tokens)
         await self._start_others()
         return pieces
 
-    def _add(self, choice: Choice, tokens: list[Token]) -> list[tuple[Choice, Piece]]:
+    def _add(self, choice: Choice, tokens: list[Token]) -> list[Part]:
         """Pieces of these tokens, up to the choice's end: after a stop string the engine may be a step ahead."""
-        pieces: list[tuple[Choice, Piece]] = []
+        pieces: list[Part] = []
         for token in tokens:
             if choice.finish is not None:
                 break
             self.paces[choice.number].tick()
-            pieces.append((choice, choice.add(token)))
+            said = choice.add(token)
+            pieces.append(Part(choice, said, last=choice.finish is not None))
             if choice.finish is not None:
                 self.paces[choice.number].finish()
                 self.jobs.by_choice[choice.number].cancel()
@@ -124,7 +136,7 @@ async def begun(service: Service) -> AsyncIterator[Jobs]:
         jobs.cancel()
 
 
-async def stream(exchange: Exchange, pieces: list[tuple[Choice, Piece]]) -> web.StreamResponse:
+async def stream(exchange: Exchange, pieces: list[Part]) -> web.StreamResponse:
     """Server-sent events; the head leaves together with the first token."""
     reply = exchange.reply
     headers = {**exchange.headers, "Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
@@ -132,7 +144,7 @@ async def stream(exchange: Exchange, pieces: list[tuple[Choice, Piece]]) -> web.
     await response.prepare(exchange.request)
     try:
         while True:
-            await write(response, b"".join(reply.stream_piece(*one) for one in pieces))
+            await write(response, b"".join(reply.stream_piece(one.choice, one.said, last=one.last) for one in pieces))
             if reply.done:
                 break
             pieces = await exchange.go_on(GAP_S)
@@ -173,6 +185,7 @@ def make_reply(service: Service, body: ChatBody | CompletionBody, wanted: Wanted
             tokenizer=tokenizer,
             text=TextState(tokenizer.decode_stream(), body.stops, body.min_tokens or 0),
             logprob_count=body.logprob_count,
+            calls=make_reader(body),
         )
         for number in range(wanted.choices)
     ]
@@ -183,3 +196,18 @@ def make_reply(service: Service, body: ChatBody | CompletionBody, wanted: Wanted
         prompt_tokens=sum(len(prompt) for prompt in wanted.prompts),
         include_usage=body.include_usage,
     )
+
+
+def make_reader(body: ChatBody | CompletionBody) -> CallReader | None:
+    """Who looks for calls in one choice's output; None: nobody."""
+    if isinstance(body, CompletionBody):
+        return None
+    match body.choice_of_tools:
+        case "none":
+            return None
+        case NamedChoice(function=function):
+            return NamedCall(function.name)
+        case "required":
+            return CallList()
+        case _:
+            return FreeCalls(frozenset(tool.function.name for tool in body.tools or ()))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from tandem_worker.server.calls import Said
     from tandem_worker.server.choice import Choice
     from tandem_worker.server.job import Jobs
-    from tandem_worker.server.text import Piece
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -48,12 +48,12 @@ class Reply:
         """Has every choice its end?"""
         return all(choice.finish is not None for choice in self.choices)
 
-    def stream_piece(self, choice: Choice, piece: Piece) -> bytes:
+    def stream_piece(self, choice: Choice, said: Said, *, last: bool) -> bytes:
         """The piece's event; empty where nothing is to be said yet."""
-        said = choice.delta(piece)
-        if said is None:
+        delta = choice.delta(said, last=last)
+        if delta is None:
             return b""
-        chunk = {**self._head(streaming=True), "choices": [said]}
+        chunk = {**self._head(streaming=True), "choices": [delta]}
         if self.include_usage:
             chunk["usage"] = None
         return event(chunk)

@@ -8,8 +8,10 @@ from pydantic import Field
 
 from tandem_worker.engine.request import EngineError
 from tandem_worker.server.asked import beside
-from tandem_worker.server.bodies import Body, ChatMessage, Text, TokenIds
+from tandem_worker.server.base import Body, Text
+from tandem_worker.server.bodies import TokenIds
 from tandem_worker.server.errors import ApiError, bad_request, no_model, refusal
+from tandem_worker.server.messages import ChatMessage
 
 if TYPE_CHECKING:
     from tandem_worker.server.service import Service

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tandem_worker.engine import InvalidRequestError, Sampling
-from tandem_worker.engine.sampler import NO_TOKEN, Draw, check_ids, check_sampling, pick_tokens, uniform
+from tandem_worker.engine.checks import check_ids, check_sampling
+from tandem_worker.engine.sampler import NO_TOKEN, Draw, pick_tokens, uniform
 from tandem_worker.engine.shaping import shape_logits
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
