@@ -33,9 +33,11 @@ check: env  ## lint, types, arrows, generated files
 	mypy
 	lint-imports
 	$(PY) -m tandem_operator.api.crd --check
+	$(PY) -m tandem_worker.transfer.page --check
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
+	$(PY) -m tandem_worker.transfer.page
 
 env: $(ENV)/.current  ## the locked environment
 

@@ -97,7 +97,8 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         info,
         settings.backend,
         engine.stats,
-        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED)),
+        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED, State.CUT)),
+        {"decode": decode.refusals, "prefill": node.prefill.refusals},
     )
     service.become_ready(
         Loaded(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -13,6 +13,7 @@ from tandem_worker.transfer.base import Meter
 
 if TYPE_CHECKING:
     from tandem_worker.engine import EngineStats, ModelInfo
+    from tandem_worker.transfer.table import Refusals
 
 # vLLM's lists (vllm/v1/metrics/loggers.py), so that one dashboard reads both. Seconds.
 TTFT_BUCKETS: Final = (
@@ -83,6 +84,26 @@ class TicketCollector(Collector):
         yield gauge
 
 
+class RefusalCollector(Collector):
+    """Events that a side of the transfer refused, counted by the side itself."""
+
+    def __init__(self, sides: Mapping[str, Refusals]) -> None:
+        self._sides = sides
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not count."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One look at both sides."""
+        text = "Events that the transfer's table lacks in their state; late words are usual."
+        refused = CounterMetricFamily("tandem_transfer_refused", text, labels=["side", "state", "event"])
+        for side, refusals in self._sides.items():
+            for (state, event), count in refusals.counts.items():
+                refused.add_metric([side, state, event], float(count))
+        yield refused
+
+
 class Metrics(Meter):
     """All series of one worker, in a registry of its own."""
 
@@ -121,6 +142,11 @@ class Metrics(Meter):
         )
         self._sent = moved.labels("sent")
         self._received = moved.labels("received")
+        self._cut_off = Counter(
+            "tandem_transfer_cut_off",
+            "Writers whose connection was closed for good: they did not say that they had stopped.",
+            registry=self.registry,
+        )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
@@ -131,6 +157,7 @@ class Metrics(Meter):
         backend: str,
         stats: Callable[[], EngineStats],
         tickets: Callable[[], tuple[int, int]],
+        refusals: Mapping[str, Refusals],
     ) -> None:
         """Once the model is loaded: its sizes, the backend, and the live figures."""
         names = ("parameters", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab", "element_bytes")
@@ -142,6 +169,7 @@ class Metrics(Meter):
         used.labels(backend).set(1)
         self.registry.register(EngineCollector(stats))
         self.registry.register(TicketCollector(tickets))
+        self.registry.register(RefusalCollector(refusals))
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""
@@ -166,3 +194,7 @@ class Metrics(Meter):
     def transferred(self, seconds: float) -> None:
         """See Meter."""
         self.transfer.observe(seconds)
+
+    def cut_off(self) -> None:
+        """See Meter."""
+        self._cut_off.inc()

@@ -65,6 +65,11 @@ class Engine:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
+    @property
+    def pages(self) -> int:
+        """All KV pages of this engine, whoever holds them."""
+        return self._store.pages
+
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()

@@ -43,6 +43,12 @@ class Channel(Protocol):
     def drop(self, generation: Generation) -> None:
         """Forget this generation's waiting pages; what has been handed to the kernel still arrives."""
 
+    def abort(self, reason: str) -> None:
+        """End the connection at once and for good; its owner hears of it, perhaps later."""
+
+    def revoke(self) -> bool:
+        """End the memory key that the peer writes with. True: there was one, and no write can land any more."""
+
 
 class Owner(Protocol):
     """Who hears what comes in on a connection."""
@@ -71,6 +77,9 @@ class Meter:
 
     def transferred(self, seconds: float) -> None:
         """From the first token to the commit: what of a transfer the computing did not hide."""
+
+    def cut_off(self) -> None:
+        """A writer that did not say that it had stopped lost its connection for good."""
 
 
 class Receiver(Protocol):

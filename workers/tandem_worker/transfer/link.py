@@ -112,6 +112,10 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def revoke(self) -> bool:
+        """Pages come as bytes of this connection: there is no key, and its end is the fence."""
+        return False
+
     # --- asyncio's side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102

@@ -11,6 +11,7 @@ from tandem_worker.transfer.decode_side import DecodeSide
 from tandem_worker.transfer.link import Terms
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Engine
@@ -46,6 +47,7 @@ class Node:
             clock=clock,
             meter=meter,
             prefill_timeout_s=prefill_timeout_s,
+            quarantine_pages=int(engine.pages * QUARANTINE_SHARE),
         )
         self.prefill = PrefillSide(engine, transfer, identity.page_tokens, post=post, clock=clock, meter=meter)
         self.peers = Peers(terms, self.decode, local_host)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueFullError, Sampling
-from tandem_worker.transfer.push import Act, Event, State, step
+from tandem_worker.transfer.push import ANSWER_S, ASK_TRIES, HEARD, TABLE, Act, Event, State, step
+from tandem_worker.transfer.table import Refusals
 from tandem_worker.transfer.wire import (
     AnyMessage,
     AskTicket,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 Post = Callable[..., None]  # post(function, *arguments): call it on the event loop, from any thread
 
-ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
-ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for this peer, no further request of it is started
 NOBODY: Final = Generation(0, 0)  # counters begin at 1
 
@@ -77,6 +76,7 @@ class PrefillSide:
         self._counter = 0
         self._pushes: dict[str, Push] = {}
         self._by_request: dict[tuple[int, str], Push] = {}
+        self.refusals = Refusals()
 
     @property
     def active(self) -> int:
@@ -87,6 +87,8 @@ class PrefillSide:
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
         """One frame of a decode worker. Raises WireError where it makes no sense at all."""
+        if type(message) is not Prefill and type(message) not in HEARD:
+            raise WireError(f"a decode worker must not send {type(message).__name__}")
         match message:
             case Prefill():
                 self._begin(channel, message, body)
@@ -96,8 +98,6 @@ class PrefillSide:
                 self._denied(channel, message)
             case Cancel():
                 self._cancelled(channel, message)
-            case _:
-                raise WireError(f"a decode worker must not send {type(message).__name__}")
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nobody is there any more: the work of this connection stops."""
@@ -132,7 +132,7 @@ class PrefillSide:
 
     def _granted(self, channel: Channel, message: TicketGranted) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None or push.state is not State.ASKING:
+        if push is None or not self._allows(push, Event.TICKET):
             return  # given up meanwhile: the decode worker has our `failed` or `quiet`
         if message.first_page > push.pages:
             raise WireError(f"a ticket from page {message.first_page} for a prompt of {push.pages} pages")
@@ -142,7 +142,7 @@ class PrefillSide:
 
     def _denied(self, channel: Channel, message: NoTicket) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None:
+        if push is None or not self._allows(push, Event.NO_TICKET):
             return
         if message.reason:
             self._apply(push, Event.GIVE_UP, message.reason)
@@ -212,7 +212,16 @@ class PrefillSide:
             push.due_at = self._clock() + ANSWER_S
             self._apply(push, Event.ASK)
 
+    def _allows(self, push: Push, event: Event) -> bool:
+        """Does the table know it? If not it is refused: counted, and nothing else."""
+        if TABLE.find(push.state, event) is not None:
+            return True
+        self.refusals.add(push.state, event)
+        return False
+
     def _apply(self, push: Push, event: Event, reason: str = "", first_page: int = 0) -> tuple[Act, ...]:
+        if not self._allows(push, event):
+            return ()
         push.state, acts = step(push.state, event)
         if push.state is State.ENDED:
             del self._pushes[push.key]

@@ -3,71 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from tandem_worker.transfer.table import Move, Table, Timer, Word
+from tandem_worker.transfer.wire import Cancel, Message, NoTicket, TicketGranted
 
-class State(StrEnum):
+ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
+ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
+
+
+class State(Word):
     """Where the request stands on the prefill worker."""
 
-    QUEUED = "queued"  # in the engine's prefill queue
-    READY = "ready"  # at its head; waits for a reason to ask (again)
-    ASKING = "asking"  # `ticket?` is under way
-    PUSHING = "pushing"  # the engine computes, chunks go out
-    ENDED = "ended"
+    QUEUED = "queued", "in the engine's prefill queue"
+    READY = "ready", "at its head; waits for a reason to ask (again)"
+    ASKING = "asking", "`ticket?` is under way"
+    PUSHING = "pushing", "the engine computes, chunks go out"
+    ENDED = "ended", "nothing of it is left here"
 
 
-class Event(StrEnum):
+class Event(Word):
     """What can happen to it."""
 
-    HEAD = "head"
-    ASK = "ask"  # the delay is over and the connection has room
-    TICKET = "ticket"
-    NO_TICKET = "noticket"
-    GIVE_UP = "give-up"  # refused for good, too often, or no answer
-    CHUNK = "chunk"
-    FIRST = "first"
-    DONE = "done"
-    FAILED = "failed"  # the engine's word
-    CANCEL = "cancel"  # the decode worker's word
-    CLOSED = "closed"
+    HEAD = "head", "the engine would compute it next"
+    ASK = "ask", "the delay is over and the connection has room"
+    TICKET = "ticket", "D promised pages"
+    NO_TICKET = "noticket", "D has no room now"
+    GIVE_UP = "give-up", "refused for good, too often, or no answer"
+    CHUNK = "chunk", "the engine finished pages"
+    FIRST = "first", "the engine sampled the first token"
+    DONE = "done", "the engine has handed everything over"
+    FAILED = "failed", "the engine gave it up"
+    CANCEL = "cancel", "D does not want it any more"
+    CLOSED = "closed", "the connection is gone"
 
 
-class Act(StrEnum):
+class Act(Word):
     """What the prefill worker then does, in this order."""
 
-    ASK = "ask"
-    ADMIT = "admit"  # the engine may compute
-    STOP = "stop"  # the engine forgets the request
-    PUSH = "push"
-    SAY_FIRST = "say-first"
-    SAY_COMMIT = "say-commit"
-    DROP = "drop"  # pages that are not sent yet stay here
-    SAY_QUIET = "say-quiet"
-    SAY_FAILED = "say-failed"
+    ASK = "ask", "send `ticket?`"
+    ADMIT = "admit", "the engine may compute"
+    STOP = "stop", "the engine forgets the request within one step"
+    PUSH = "push", "send the pages"
+    SAY_FIRST = "say-first", "send `first`, ahead of all pages that wait"
+    SAY_COMMIT = "say-commit", "send `commit` behind the last page"
+    DROP = "drop", "pages that are not sent yet stay here"
+    SAY_QUIET = "say-quiet", "send `quiet`"
+    SAY_FAILED = "say-failed", "send `failed`"
 
-
-Moves = Mapping[tuple[State, Event], tuple[State, tuple[Act, ...]]]
 
 _LIVE: Final = (State.QUEUED, State.READY, State.ASKING, State.PUSHING)
 
-MOVES: Final[Moves] = MappingProxyType({
-    (State.QUEUED, Event.HEAD): (State.READY, ()),
-    (State.READY, Event.ASK): (State.ASKING, (Act.ASK,)),
-    (State.READY, Event.GIVE_UP): (State.ENDED, (Act.STOP, Act.SAY_FAILED)),
-    (State.ASKING, Event.TICKET): (State.PUSHING, (Act.ADMIT,)),
-    (State.ASKING, Event.NO_TICKET): (State.READY, ()),
-    (State.ASKING, Event.GIVE_UP): (State.ENDED, (Act.STOP, Act.SAY_FAILED)),
-    (State.PUSHING, Event.FIRST): (State.PUSHING, (Act.SAY_FIRST,)),
-    (State.PUSHING, Event.CHUNK): (State.PUSHING, (Act.PUSH,)),
-    (State.PUSHING, Event.DONE): (State.ENDED, (Act.SAY_COMMIT,)),
-    **{(live, Event.CANCEL): (State.ENDED, (Act.STOP, Act.DROP, Act.SAY_QUIET)) for live in _LIVE},
-    **{(live, Event.FAILED): (State.ENDED, (Act.DROP, Act.SAY_FAILED)) for live in _LIVE},
-    **{(live, Event.CLOSED): (State.ENDED, (Act.STOP, Act.DROP)) for live in _LIVE},
+TABLE: Final[Table[State, Event, Act]] = Table(
+    moves=MappingProxyType({
+        (State.QUEUED, Event.HEAD): Move(State.READY),
+        (State.READY, Event.ASK): Move(State.ASKING, (Act.ASK,)),
+        (State.READY, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
+        (State.ASKING, Event.TICKET): Move(State.PUSHING, (Act.ADMIT,)),
+        (State.ASKING, Event.NO_TICKET): Move(State.READY),
+        (State.ASKING, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
+        (State.PUSHING, Event.FIRST): Move(State.PUSHING, (Act.SAY_FIRST,)),
+        (State.PUSHING, Event.CHUNK): Move(State.PUSHING, (Act.PUSH,)),
+        (State.PUSHING, Event.DONE): Move(State.ENDED, (Act.SAY_COMMIT,)),
+        **{(live, Event.CANCEL): Move(State.ENDED, (Act.STOP, Act.DROP, Act.SAY_QUIET)) for live in _LIVE},
+        **{(live, Event.FAILED): Move(State.ENDED, (Act.DROP, Act.SAY_FAILED)) for live in _LIVE},
+        **{(live, Event.CLOSED): Move(State.ENDED, (Act.STOP, Act.DROP)) for live in _LIVE},
+    }),
+    timers=MappingProxyType({
+        State.READY: Timer("D's `retry_ms`, and room on the connection", Event.ASK),
+        State.ASKING: Timer(f"{ANSWER_S:.0f} s", Event.GIVE_UP),
+    }),
+)  # fmt: skip
+
+# What a decode worker may say of a request that is known here, and the event that it is. `prefill` begins one.
+HEARD: Final[Mapping[type[Message], Event]] = MappingProxyType({
+    TicketGranted: Event.TICKET,
+    NoTicket: Event.NO_TICKET,
+    Cancel: Event.CANCEL,
 })  # fmt: skip
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Act, ...]]:
-    """The state after `event`, and what to do. An event that the state does not know changes nothing: it is late."""
-    return MOVES.get((state, event), (state, ()))
+    """The state after `event`, and what to do. An event that the table lacks changes nothing."""
+    move = TABLE.find(state, event)
+    return (state, ()) if move is None else (move.then, move.acts)

@@ -108,10 +108,12 @@ class Computer:
 class Wire:
     """One end of a connection: what it sent and the other end has not read."""
 
-    def __init__(self):
+    def __init__(self, has_key=False):
+        self.has_key = has_key
         self.alive = True
         self.out = []
         self.backlog = 0
+        self.doomed = False
 
     def send(self, message, body=b""):
         self.out.append((None, message, bytes(body)))
@@ -121,6 +123,12 @@ class Wire:
 
     def drop(self, generation):
         self.out = [item for item in self.out if item[0] != generation]
+
+    def abort(self, reason):
+        self.doomed = True  # the end is heard later, as asyncio does
+
+    def revoke(self):
+        return self.has_key
 
 
 class Copy:
@@ -163,6 +171,7 @@ class Ear:
 
 class Machine(RuleBasedStateMachine):
     fence = Fence.CONNECTION
+    has_key = False
 
     @initialize()
     def begin(self):
@@ -179,7 +188,7 @@ class Machine(RuleBasedStateMachine):
         self.pages = Pages()
         self.decode = DecodeSide(
             self.pages, Copy(self.fence), self.incarnation, post=lambda call, *a: call(*a), clock=lambda: self.now,
-            meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0,
+            meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0, quarantine_pages=ALL_PAGES // 2,
         )  # fmt: skip
         self.ears = {}
 
@@ -191,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         )  # fmt: skip
 
     def connect(self):
-        self.at_decode, self.at_prefill = Wire(), Wire()
+        self.at_decode, self.at_prefill = Wire(self.has_key), Wire()
 
     def cut(self):
         """The connection ends; both ends hear it. What was under way is kept, to be played to the next one."""
@@ -286,6 +295,8 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
         self.decode.sweep()
         self.prefill.sweep()
+        if self.at_decode.doomed:  # a writer was cut off
+            self.cut()
 
     @rule(what=st.sampled_from(["nothing"] * 5 + ["connection", "prefill", "decode"]))
     def something_dies(self, what):
@@ -303,7 +314,7 @@ class Machine(RuleBasedStateMachine):
             return
         held = self.decode.count(State.OPEN, State.FIRST)
         assert len(self.pages.reserved) == held
-        assert len(self.pages.quarantined) == self.decode.count(State.QUARANTINED)
+        assert len(self.pages.quarantined) == self.decode.count(State.QUARANTINED, State.CUT)
         owned = [page for pages in (self.pages.reserved, self.pages.quarantined, self.pages.decoding)
                  for some in pages.values() for page in some]  # fmt: skip
         assert sorted(owned) == sorted(self.pages.owner), "a page has no owner, or two"
@@ -332,10 +343,10 @@ Machine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, d
 TestBothSides = Machine.TestCase
 
 
-class KeyMachine(Machine):
-    """A one-sided writer: the connection's end proves nothing, so only the writer's word (or its key's end) frees."""
+class MessageMachine(Machine):
+    """A writer of whom only its own word proves anything: the connection's end frees no page."""
 
-    fence = Fence.KEY
+    fence = Fence.MESSAGE
 
     def teardown(self):
         if not hasattr(self, "decode"):
@@ -346,6 +357,17 @@ class KeyMachine(Machine):
         # What is left is quarantined, never free and never anybody's.
         assert set(self.pages.owner.values()) == set(self.pages.quarantined)
         assert not self.pages.reserved
+
+
+MessageMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWordAlone = MessageMachine.TestCase
+
+
+class KeyMachine(Machine):
+    """A one-sided writer: the connection's end proves nothing, but its memory key can be ended, and is."""
+
+    fence = Fence.KEY
+    has_key = True
 
 
 KeyMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
