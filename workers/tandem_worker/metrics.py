@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -142,6 +143,23 @@ class Metrics(Meter):
         )
         self._sent = moved.labels("sent")
         self._received = moved.labels("received")
+        self._backend = Gauge(
+            "tandem_transfer_backend_info",
+            "1 for each transfer backend in use, 0 where its last connection has ended.",
+            ["backend"],
+            registry=self.registry,
+        )
+        self._links: Counts[str] = Counts()
+        self._saved = Counter(
+            "tandem_kv_transfer_saved_bytes",
+            "KV bytes that did not travel: the decode worker had them in its prefix cache.",
+            registry=self.registry,
+        )
+        self._bandwidth = Gauge(
+            "tandem_transfer_bandwidth_bytes_per_second",
+            "Prefill worker: bytes taken by a decode worker over the time that any were under way; 0: not measured.",
+            registry=self.registry,
+        )
         self._cut_off = Counter(
             "tandem_transfer_cut_off",
             "Writers whose connection was closed for good: they did not say that they had stopped.",
@@ -154,19 +172,14 @@ class Metrics(Meter):
     def describe_worker(
         self,
         info: ModelInfo,
-        backend: str,
         stats: Callable[[], EngineStats],
         tickets: Callable[[], tuple[int, int]],
         refusals: Mapping[str, Refusals],
     ) -> None:
-        """Once the model is loaded: its sizes, the backend, and the live figures."""
+        """Once the model is loaded: its sizes and the live figures."""
         names = ("parameters", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab", "element_bytes")
         sizes = Gauge("tandem_model_info", "The model's sizes, as labels.", names, registry=self.registry)
         sizes.labels(*(str(getattr(info, name)) for name in names)).set(1)
-        used = Gauge(
-            "tandem_transfer_backend_info", "The transfer backend in use.", ["backend"], registry=self.registry
-        )
-        used.labels(backend).set(1)
         self.registry.register(EngineCollector(stats))
         self.registry.register(TicketCollector(tickets))
         self.registry.register(RefusalCollector(refusals))
@@ -194,6 +207,19 @@ class Metrics(Meter):
     def transferred(self, seconds: float) -> None:
         """See Meter."""
         self.transfer.observe(seconds)
+
+    def saved(self, byte_count: int) -> None:
+        """See Meter."""
+        self._saved.inc(byte_count)
+
+    def bandwidth(self, bytes_per_second: float) -> None:
+        """See Meter."""
+        self._bandwidth.set(bytes_per_second)
+
+    def linked(self, backend: str, change: int) -> None:
+        """See Meter."""
+        self._links[backend] += change
+        self._backend.labels(backend).set(float(self._links[backend] > 0))
 
     def cut_off(self) -> None:
         """See Meter."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -137,7 +137,7 @@ class DecodeSide:
             generation=Generation(self._incarnation, self._counter),
             ends_at=self._clock() + self._timeout_s,
             lease_s=self._lease_s,
-            fence=self._transfer.fence,
+            fence=channel.fence,
         )
         pull = Pull(ticket, channel, prompt, sampling, listener)
         self._by_request[request] = self._by_generation[ticket.generation] = pull
@@ -212,6 +212,9 @@ class DecodeSide:
         if pull is not None:
             self._apply(pull, HEARD[type(message)], failure)
 
+    def on_sent(self, channel: Channel, generation: Generation) -> None:
+        """A decode worker sends no pages."""
+
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nothing that this connection carried can arrive any more."""
         for pull in [pull for pull in self._by_request.values() if pull.channel is channel]:
@@ -242,6 +245,7 @@ class DecodeSide:
     def _grant(self, pull: Pull, got: Reservation) -> None:
         pull.ticket = pull.ticket.with_pages(got.have_pages, got.pages)
         self._apply(pull, Event.GRANT)
+        self._meter.saved(got.have_pages * self._transfer.page_bytes)
         if pull.listener is not None:
             pull.listener.on_granted(got.have_pages)
         pull.channel.send(
@@ -302,6 +306,8 @@ class DecodeSide:
 
     def _allows(self, pull: Pull, event: Event) -> bool:
         """Does the table know it? If not it is refused: counted, and nothing else."""
+        if pull.ticket.fence is not pull.channel.fence:  # pages travel another way since the request began
+            pull.ticket = replace(pull.ticket, fence=pull.channel.fence)
         if may(pull.ticket, event):
             return True
         self.refusals.add(pull.ticket.state, meaning(pull.ticket, event))

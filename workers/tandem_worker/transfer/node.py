@@ -15,7 +15,7 @@ from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Engine
-    from tandem_worker.transfer.base import Meter, Transfer
+    from tandem_worker.transfer.base import Backend, Meter, Transfer
     from tandem_worker.transfer.handshake import Identity
     from tandem_worker.transfer.prefill_side import Post
 
@@ -29,6 +29,7 @@ class Node:
         self,
         engine: Engine,
         transfer: Transfer,
+        backend: Backend,
         identity: Identity,
         key: bytes,
         *,
@@ -37,7 +38,8 @@ class Node:
         prefill_timeout_s: float,
         local_host: str | None = None,
     ) -> None:
-        terms = Terms(identity, key, transfer.page_bytes)
+        terms = Terms(identity, key, transfer.page_bytes, backend, meter)
+        self._backend = backend
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,
@@ -73,6 +75,7 @@ class Node:
                 await self._sweeper
         await self.peers.close()
         await self._listening.close()
+        self._backend.close()
 
     async def _sweep(self) -> None:
         while True:

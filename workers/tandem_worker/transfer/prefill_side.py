@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueFullError, Sampling
-from tandem_worker.transfer.push import ANSWER_S, ASK_TRIES, HEARD, TABLE, Act, Event, State, step
+from tandem_worker.transfer.push import (
+    ANSWER_S,
+    ASK_TRIES,
+    BACKLOG_BYTES,
+    HEARD,
+    IN_FLIGHT,
+    IN_FLIGHT_AT_MOST,
+    TABLE,
+    Act,
+    Event,
+    State,
+    step,
+)
 from tandem_worker.transfer.table import Refusals
 from tandem_worker.transfer.wire import (
     AnyMessage,
@@ -18,6 +30,7 @@ from tandem_worker.transfer.wire import (
     Failed,
     First,
     Generation,
+    Message,
     NoTicket,
     Prefill,
     Quiet,
@@ -34,7 +47,6 @@ if TYPE_CHECKING:
 
 Post = Callable[..., None]  # post(function, *arguments): call it on the event loop, from any thread
 
-BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for this peer, no further request of it is started
 NOBODY: Final = Generation(0, 0)  # counters begin at 1
 
 
@@ -76,6 +88,7 @@ class PrefillSide:
         self._counter = 0
         self._pushes: dict[str, Push] = {}
         self._by_request: dict[tuple[int, str], Push] = {}
+        self._by_generation: dict[tuple[int, Generation], Push] = {}
         self.refusals = Refusals()
 
     @property
@@ -136,7 +149,10 @@ class PrefillSide:
             return  # given up meanwhile: the decode worker has our `failed` or `quiet`
         if message.first_page > push.pages:
             raise WireError(f"a ticket from page {message.first_page} for a prompt of {push.pages} pages")
+        if message.generation == NOBODY or (id(channel), message.generation) in self._by_generation:
+            raise WireError(f"generation {message.generation} was given twice")
         push.generation = message.generation
+        self._by_generation[id(channel), message.generation] = push
         push.admitted_at = self._clock()
         self._apply(push, Event.TICKET, first_page=message.first_page)
 
@@ -154,11 +170,15 @@ class PrefillSide:
 
     def _cancelled(self, channel: Channel, message: Cancel) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None:
-            # It ended here; its last pages may still wait in the queue, so the answer goes behind them.
-            channel.push(NOBODY, Quiet(request=message.request))
+        if push is None:  # it ended here, and it ends only once every page of it is taken
+            channel.send(Quiet(request=message.request))
         else:
             self._apply(push, Event.CANCEL)
+
+    def on_sent(self, channel: Channel, generation: Generation) -> None:
+        """A transfer's last word has left, and the decode worker has taken all of its pages."""
+        if (push := self._by_generation.get((id(channel), generation))) is not None:
+            self._apply(push, Event.SENT)
 
     # --- from the engine (posted) -------------------------------------------------------------------------------
 
@@ -207,10 +227,15 @@ class PrefillSide:
         self._post(function, *arguments)
 
     def _ask_if_due(self, push: Push) -> None:
-        if push.state is State.READY and self._clock() >= push.due_at and push.channel.backlog <= BACKLOG_BYTES:
+        if push.state is State.READY and self._clock() >= push.due_at and self._has_room(push.channel):
             push.tries += 1
             push.due_at = self._clock() + ANSWER_S
             self._apply(push, Event.ASK)
+
+    def _has_room(self, channel: Channel) -> bool:
+        """May one more transfer to this decode worker begin? A slow one holds up its own alone."""
+        under_way = sum(one.channel is channel and one.state in IN_FLIGHT for one in self._pushes.values())
+        return under_way < IN_FLIGHT_AT_MOST and channel.backlog <= BACKLOG_BYTES
 
     def _allows(self, push: Push, event: Event) -> bool:
         """Does the table know it? If not it is refused: counted, and nothing else."""
@@ -226,6 +251,7 @@ class PrefillSide:
         if push.state is State.ENDED:
             del self._pushes[push.key]
             del self._by_request[id(push.channel), push.request]
+            self._by_generation.pop((id(push.channel), push.generation), None)
         for act in acts:
             self._carry_out(push, act, reason, first_page)
         return acts
@@ -240,18 +266,25 @@ class PrefillSide:
             case Act.STOP:
                 self._engine.cancel(push.key)
             case Act.DROP:
-                if push.generation != NOBODY:  # before its ticket it has no pages; NOBODY's words are `quiet`s
-                    channel.drop(push.generation)
+                channel.drop(push.generation)
             case Act.SAY_COMMIT:
-                channel.push(push.generation, Commit(generation=push.generation, pages=push.pages))
+                self._say_last(push, Commit(generation=push.generation, pages=push.pages))
             case Act.SAY_QUIET:
-                channel.send(Quiet(request=push.request))
+                self._say_last(push, Quiet(request=push.request))
             case Act.SAY_FAILED:
-                channel.send(Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
+                self._say_last(push, Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
             case Act.PUSH | Act.SAY_FIRST:
                 pass  # the caller has what is to be sent
             case _:
                 assert_never(act)
+
+    @staticmethod
+    def _say_last(push: Push, message: Message) -> None:
+        """Behind all pages, where there are any."""
+        if push.generation == NOBODY:
+            push.channel.send(message)
+        else:
+            push.channel.finish(push.generation, message)
 
 
 class Sink:

@@ -10,6 +10,10 @@ from tandem_worker.transfer.table import Move, Table, Timer, Word
 from tandem_worker.transfer.wire import Cancel, Message, NoTicket, TicketGranted
 
 ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
+BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for a decode worker, no further request of it is started
+IN_FLIGHT_AT_MOST: Final = (
+    8  # transfers to one decode worker at once: what it keeps waiting is bounded by their prompts
+)
 ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 
 
@@ -20,6 +24,8 @@ class State(Word):
     READY = "ready", "at its head; waits for a reason to ask (again)"
     ASKING = "asking", "`ticket?` is under way"
     PUSHING = "pushing", "the engine computes, chunks go out"
+    SENDING = "sending", "the engine is done; pages or the commit are still on their way"
+    LEAVING = "leaving", "over before its end; its last word waits until none of its pages is on its way"
     ENDED = "ended", "nothing of it is left here"
 
 
@@ -34,6 +40,7 @@ class Event(Word):
     CHUNK = "chunk", "the engine finished pages"
     FIRST = "first", "the engine sampled the first token"
     DONE = "done", "the engine has handed everything over"
+    SENT = "sent", "the last word has left and D has taken every page"
     FAILED = "failed", "the engine gave it up"
     CANCEL = "cancel", "D does not want it any more"
     CLOSED = "closed", "the connection is gone"
@@ -53,7 +60,9 @@ class Act(Word):
     SAY_FAILED = "say-failed", "send `failed`"
 
 
-_LIVE: Final = (State.QUEUED, State.READY, State.ASKING, State.PUSHING)
+_EARLY: Final = (State.QUEUED, State.READY, State.ASKING)  # no pages yet: a last word need not wait for any
+_LATE: Final = (State.PUSHING, State.SENDING, State.LEAVING)
+IN_FLIGHT: Final = (State.ASKING, *_LATE)  # what counts against `IN_FLIGHT_AT_MOST`
 
 TABLE: Final[Table[State, Event, Act]] = Table(
     moves=MappingProxyType({
@@ -65,10 +74,18 @@ TABLE: Final[Table[State, Event, Act]] = Table(
         (State.ASKING, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
         (State.PUSHING, Event.FIRST): Move(State.PUSHING, (Act.SAY_FIRST,)),
         (State.PUSHING, Event.CHUNK): Move(State.PUSHING, (Act.PUSH,)),
-        (State.PUSHING, Event.DONE): Move(State.ENDED, (Act.SAY_COMMIT,)),
-        **{(live, Event.CANCEL): Move(State.ENDED, (Act.STOP, Act.DROP, Act.SAY_QUIET)) for live in _LIVE},
-        **{(live, Event.FAILED): Move(State.ENDED, (Act.DROP, Act.SAY_FAILED)) for live in _LIVE},
-        **{(live, Event.CLOSED): Move(State.ENDED, (Act.STOP, Act.DROP)) for live in _LIVE},
+        (State.PUSHING, Event.DONE): Move(State.SENDING, (Act.SAY_COMMIT,)),
+        (State.PUSHING, Event.FAILED): Move(State.LEAVING, (Act.DROP, Act.SAY_FAILED)),
+        (State.PUSHING, Event.CANCEL): Move(State.LEAVING, (Act.STOP, Act.DROP, Act.SAY_QUIET)),
+        (State.SENDING, Event.CANCEL): Move(State.LEAVING, (Act.DROP, Act.SAY_QUIET)),
+        (State.LEAVING, Event.CANCEL): Move(State.LEAVING),
+        (State.LEAVING, Event.FAILED): Move(State.LEAVING),
+        (State.SENDING, Event.SENT): Move(State.ENDED),
+        (State.LEAVING, Event.SENT): Move(State.ENDED),
+        **{(early, Event.CANCEL): Move(State.ENDED, (Act.STOP, Act.SAY_QUIET)) for early in _EARLY},
+        **{(early, Event.FAILED): Move(State.ENDED, (Act.SAY_FAILED,)) for early in _EARLY},
+        **{(early, Event.CLOSED): Move(State.ENDED, (Act.STOP,)) for early in _EARLY},
+        **{(late, Event.CLOSED): Move(State.ENDED, (Act.STOP, Act.DROP)) for late in _LATE},
     }),
     timers=MappingProxyType({
         State.READY: Timer("D's `retry_ms`, and room on the connection", Event.ASK),
