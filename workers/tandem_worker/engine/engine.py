@@ -118,6 +118,14 @@ class Engine:
             sequence.sent = max(sequence.sent, first_page)
             self._lock.notify_all()
 
+    def defer_prefill(self, id: str, *, deferred: bool) -> None:
+        """Whether its decode worker has no room now: then others are asked for in its place. Ignored once granted."""
+        with self._lock:
+            sequence = self._queues.prefill.get(id)
+            if sequence is not None and sequence.ticket in {"asked", "deferred"}:
+                sequence.ticket = "deferred" if deferred else "asked"
+                self._lock.notify_all()
+
     def cancel(self, id: str) -> None:
         """End whatever has this id; twice is harmless. Pages are back within one step.
 

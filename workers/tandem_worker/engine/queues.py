@@ -77,7 +77,8 @@ class Queues:
         decoding = [Decoding(one.id, one.age, one.needs_page(size)) for one in self.decoding.values()]
         # Started ones first wherever they stand: they hold pages, which only their end gives back.
         started = [one for one in self.prefill.values() if one.started]
-        fresh = islice((one for one in self.prefill.values() if not one.started), MAX_LOOK)
+        # Whose decode worker has no room must not hide those behind it, whose workers have.
+        fresh = islice((one for one in self.prefill.values() if not one.started and one.ticket != "deferred"), MAX_LOOK)
         queue = [self._seen(one) for one in (*started, *fresh)]
         return plan_step(decoding, queue, self._pool.free_pages, self._bounds)
 

@@ -259,7 +259,10 @@ class PrefillSide:
     def _carry_out(self, push: Push, act: Act, reason: str, first_page: int) -> None:
         channel = push.channel
         match act:
+            case Act.DEFER:
+                self._engine.defer_prefill(push.key, deferred=True)
             case Act.ASK:
+                self._engine.defer_prefill(push.key, deferred=False)
                 channel.send(AskTicket(request=push.request, pages=push.pages))
             case Act.ADMIT:
                 self._engine.admit_prefill(push.key, first_page)

@@ -50,6 +50,7 @@ class Act(Word):
     """What the prefill worker then does, in this order."""
 
     ASK = "ask", "send `ticket?`"
+    DEFER = "defer", "the engine passes it over, and asks for others in its place"
     ADMIT = "admit", "the engine may compute"
     STOP = "stop", "the engine forgets the request within one step"
     PUSH = "push", "send the pages"
@@ -66,11 +67,11 @@ IN_FLIGHT: Final = (State.ASKING, *_LATE)  # what counts against `IN_FLIGHT_AT_M
 
 TABLE: Final[Table[State, Event, Act]] = Table(
     moves=MappingProxyType({
-        (State.QUEUED, Event.HEAD): Move(State.READY),
+        (State.QUEUED, Event.HEAD): Move(State.READY, (Act.DEFER,)),
         (State.READY, Event.ASK): Move(State.ASKING, (Act.ASK,)),
         (State.READY, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
         (State.ASKING, Event.TICKET): Move(State.PUSHING, (Act.ADMIT,)),
-        (State.ASKING, Event.NO_TICKET): Move(State.READY),
+        (State.ASKING, Event.NO_TICKET): Move(State.READY, (Act.DEFER,)),
         (State.ASKING, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
         (State.PUSHING, Event.FIRST): Move(State.PUSHING, (Act.SAY_FIRST,)),
         (State.PUSHING, Event.CHUNK): Move(State.PUSHING, (Act.PUSH,)),

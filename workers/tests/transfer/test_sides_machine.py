@@ -100,6 +100,9 @@ class Computer:
         assert id in self.sinks
         self.admitted[id] = first_page
 
+    def defer_prefill(self, id, *, deferred):
+        pass
+
     def cancel(self, id):
         self.sinks.pop(id, None)
         self.admitted.pop(id, None)
