@@ -71,6 +71,11 @@ class Engine:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
+    @property
+    def pages(self) -> int:
+        """All KV pages of this engine, whoever holds them."""
+        return self._store.pages
+
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()
@@ -126,6 +131,14 @@ class Engine:
         if self._grammars is None:
             raise InvalidRequestError(NO_GRAMMARS)
         self._grammars.check(schema)
+
+    def defer_prefill(self, id: str, *, deferred: bool) -> None:
+        """Whether its decode worker has no room now: then others are asked for in its place. Ignored once granted."""
+        with self._lock:
+            sequence = self._queues.prefill.get(id)
+            if sequence is not None and sequence.ticket in {"asked", "deferred"}:
+                sequence.ticket = "deferred" if deferred else "asked"
+                self._lock.notify_all()
 
     def cancel(self, id: str) -> None:
         """End whatever has this id; twice is harmless. Pages are back within one step.

@@ -92,7 +92,8 @@ class Queues:
         ]
         # Started ones first wherever they stand: they hold pages, which only their end gives back.
         started = [one for one in self.prefill.values() if one.started]
-        fresh = by_priority(one for one in self.prefill.values() if not one.started)
+        # Whose decode worker has no room must not hide those behind it, whose workers have.
+        fresh = by_priority(one for one in self.prefill.values() if not one.started and one.ticket != "deferred")
         queue = [self._seen(one) for one in (*started, *fresh[:MAX_LOOK])]
         return plan_step(decoding, queue, self._pool.free_pages, self._bounds)
 

@@ -31,7 +31,7 @@ class Decoding:
 class Prefilling:
     """A sequence in the prefill queue. `left` tokens to compute; `need` pages to claim before it starts (0: started).
 
-    `ticket` is "none" for a whole job, else "unasked", "asked" or "granted".
+    `ticket` is "none" for a whole job, else "unasked", "asked", "granted", or "deferred": no room there.
     """
 
     id: str
@@ -83,7 +83,7 @@ def _prefill(queue: Sequence[Prefilling], free: int, seats: int, budget: int) ->
     for one in queue:
         if budget <= 0:
             break
-        if one.ticket in ("unasked", "asked"):
+        if one.ticket in ("unasked", "asked", "deferred"):
             continue
         if not one.started:
             if one.need > free or (one.ticket == "none" and seats <= 0):
@@ -106,6 +106,6 @@ def _heads_to_ask(queue: Sequence[Prefilling], bounds: Bounds) -> tuple[str, ...
             break
         if one.ticket == "unasked":
             heads.append(one.id)
-        if one.ticket != "asked":
+        if one.ticket not in ("asked", "deferred"):
             ahead += one.left
     return tuple(heads)

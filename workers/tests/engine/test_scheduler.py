@@ -69,6 +69,10 @@ def half(name: str, left: int, ticket: str, need: int = 1) -> Prefilling:
             id="who waits for a ticket is passed over",
         ),
         pytest.param(
+            [], [*(half(f"s{at}", 40, "deferred") for at in range(MAX_ASKED)), half("p", 40, "unasked")], 9,
+            StepPlan(ask=("p",)), id="who has no room at its decode worker holds nobody up",
+        ),
+        pytest.param(
             [], [half("p", 150, "granted"), half("q", 90, "unasked"), half("r", 10, "unasked")], 9,
             StepPlan(prefill=(("p", 100),), ask=("q",)), id="tickets are asked for two chunks ahead, no further",
         ),
