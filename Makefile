@@ -35,9 +35,11 @@ check: env  ## lint, types, arrows, generated files
 	mypy
 	lint-imports
 	$(PY) -m tandem_operator.api.crd --check
+	$(PY) -m tandem_worker.transfer.page --check
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
+	$(PY) -m tandem_worker.transfer.page
 
 bench-simulator: env  ## simulated requests per CPU second, beside two peers' (DATA=folder, ARGS="--splitwise DIR --dynosim PYTHON")
 	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)
