@@ -31,6 +31,11 @@ class PrefixCache:
         """Blocks in use."""
         return len(self._held)
 
+    @property
+    def idle(self) -> int:
+        """Blocks that may go."""
+        return len(self._idle)
+
     def match(self, hashes: Sequence[int]) -> int:
         """Leading blocks that are here."""
         held, idle = self._held, self._idle

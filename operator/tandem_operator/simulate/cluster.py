@@ -7,7 +7,7 @@ its KV travels while it is computed; when the rest has arrived it joins the batc
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import inf
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.plan.facts import Role
@@ -97,22 +97,20 @@ class Cluster:
     def run_until(self, end: float) -> None:
         """Process every event up to `end` (seconds since the start)."""
         self.changed()
-        events = self._events
-        while True:
-            request = self._next
-            if events and (request is None or events[0][0] < request.arrived):
-                if events[0][0] > end:
-                    break
-                self.now, _, handle, subject, version = heappop(events)
-                if subject.version == version:
-                    handle(subject)
-            elif request is not None and request.arrived <= end:
-                self._arrive(request)
-            else:
-                break
+        while (request := self._next) is not None and request.arrived <= end:
+            self._handle_before(request.arrived)
+            self._arrive(request)
+        self._handle_before(nextafter(end, inf))
         self.now = end
         for worker in self.workers:
             worker.count_until(end)
+
+    def _handle_before(self, time: float) -> None:
+        events = self._events
+        while events and events[0][0] < time:
+            self.now, _, handle, subject, version = heappop(events)
+            if subject.version == version:
+                handle(subject)
 
     # --- arrivals ---
 
@@ -182,11 +180,9 @@ class Cluster:
         """At the end of an iteration, or idle: who has come joins, the head is admitted, and the next run begins."""
         if worker.until < inf or worker.gone_at is not None:
             return
-        for request in worker.joining:
-            del worker.coming[request]
-            worker.batch.add(request)
-        worker.joining.clear()
-        if worker.memory.room < inf:
+        if worker.joining:
+            worker.join()
+        if worker.batch.size > worker.memory.free:
             self._preempt(worker)
         admitted = worker.queue and not worker.admitted and self._admit(worker)
         worker.start(self.now)

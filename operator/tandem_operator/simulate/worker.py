@@ -162,6 +162,13 @@ class SimWorker:
         self.queue.remove(request)
         self.expected -= request.expected
 
+    def join(self) -> None:
+        """Between two iterations, requests that have all their KV begin to decode."""
+        for request in self.joining:
+            del self.coming[request]
+            self.batch.add(request)
+        self.joining.clear()
+
     def start(self, now: float) -> None:
         """Begin the longest run that nothing known will change: a prompt, or steps until one ends or memory is full."""
         run, batch = self.run, self.batch
@@ -215,8 +222,7 @@ class SimWorker:
         """Drop the iteration under way; those that have ended count."""
         self.count_until(now)
         if self.until < inf and self.run.batch:
-            if self.memory.room < inf:
-                self.memory.grow(self.batch.growth(self._banked))
+            self.memory.grow(self.batch.growth(self._banked))
             self.batch.advance(self._banked)
         self.until, self.admitted = inf, False
         self.version += 1
