@@ -27,12 +27,13 @@ class Memory:
     `own`: pages of running requests, without blocks. `free`: pages to be had, idle blocks among them.
     """
 
-    __slots__ = ("block_pages", "cache", "engine", "free", "own", "room")
+    __slots__ = ("block_pages", "cache", "engine", "free", "own", "room", "whole_tokens")
 
     def __init__(self, truth: Truth, engine: Engine) -> None:
         """Empty. Without a limit nothing is ever refused or evicted."""
         self.engine = engine
         self.room = inf if truth.kv_tokens is None else truth.kv_tokens // engine.page_tokens
+        self.whole_tokens = self.room * engine.page_tokens
         self.free: float = self.room
         self.own = 0
         self.block_pages = engine.block_tokens // engine.page_tokens
@@ -96,7 +97,7 @@ class Memory:
         """Book pages that are free; idle blocks make way."""
         self.own += pages
         self.free -= pages
-        if (idle := self.cache.idle) and self.free < idle * self.block_pages:
+        if (idle := len(self.cache.idle)) and self.free < idle * self.block_pages:
             self.cache.evict(ceil(idle - self.free / self.block_pages))
 
     def _count(self) -> None:
