@@ -30,7 +30,9 @@ def same(found, wanted):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    loads(), st.sampled_from([(1, 1, 0), (2, 1, 0), (1, 2, 0), (0, 0, 1), (1, 1, 1)]), st.sampled_from([None, 132, 200, 400])
+    loads(),
+    st.sampled_from([(1, 1, 0), (2, 1, 0), (1, 2, 0), (0, 0, 1), (1, 1, 1)]),
+    st.sampled_from([None, 132, 200, 400]),
 )
 def test_jumping_is_stepping(load, workers, room):
     prefill, decode, both = workers
