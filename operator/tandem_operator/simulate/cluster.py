@@ -37,9 +37,6 @@ class Timer:
     version = 0
 
 
-TIMER = Timer()
-
-
 class Cluster:
     """Requests in, finished requests out. `lost`: retries of requests whose worker died; `preempted`: thrown out."""
 
@@ -92,7 +89,7 @@ class Cluster:
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do this then."""
-        self._push(time, lambda _: action(), TIMER, 0)
+        self._push(time, lambda _: action(), Timer, 0)
 
     def run_until(self, end: float) -> None:
         """Process every event up to `end` (seconds since the start)."""
@@ -177,8 +174,7 @@ class Cluster:
         for request in ended:
             self._end(request, worker)
         self._begin(worker)
-        if ended:
-            self._freed(worker)
+        self._freed(worker)
 
     def _begin(self, worker: SimWorker) -> None:
         """At the end of an iteration, or idle: who has come joins, the head is admitted, and the next run begins."""
@@ -220,8 +216,9 @@ class Cluster:
             if decode is not worker and decode.is_short():
                 self._cut(decode)
         if decode is not worker:
-            head.source = worker.memory.reserve(head, head.tokens)
+            head.source = worker.memory.reserve(head, head.tokens, worker.batch.size)
             if head.source is None:
+                worker.waiters[worker] = None
                 return False
         worker.admit(decode)
         return True
@@ -272,6 +269,7 @@ class Cluster:
             self._begin(decode)
         else:
             self._cut(decode)
+        self._freed(decode)  # a block that came twice is kept once
 
     # --- ends ---
 
@@ -315,18 +313,16 @@ class Cluster:
             request.ticket = None
 
     def _drop_source(self, request: Request, prefill: SimWorker) -> None:
-        """The prefill worker's pages are free again, and its head may have waited for them."""
+        """The prefill worker's pages are free again."""
         if request.source is None:
             return
         prefill.memory.release(request, request.source)
         request.source = None
-        if prefill.until == inf and (prefill.queue or prefill.leaving):
-            self._begin(prefill)
-        elif prefill.queue and not prefill.admitted:
-            self._cut(prefill)
+        self._retire(prefill)
+        self._freed(prefill)
 
     def _freed(self, decode: SimWorker) -> None:
-        """Room for tickets: heads that waited for it may start."""
+        """Room: heads that waited for it, for a ticket or for pages of their own, may start."""
         if decode.waiters:
             waiting, decode.waiters = decode.waiters, {}
             for worker in waiting:
