@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 120.0  # of a sweep's arrivals
 SEARCH_SECONDS: Final = 60.0  # of each step of a search
-RATES: Final = range(10, 301, 5)
+RATES: Final = range(10, 401, 5)
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,11 @@ def fleet_rows(data: Data) -> Iterator[Check]:
     for trace in ("code", "conv"):
         for shape in (BLOOM, LLAMA):
             changes = ours.changes(data.table, shape)
-            for rules in changes if trace == "code" else (changes[0], changes[-1]):
+            rates: list[int | None] = [None, None, None]
+            for rules in changes if trace == "code" else (changes[0], *changes[-2:]):
                 rates = [
-                    fleets.highest_rate(rules, d, data.azure[trace], RATES, SEARCH_SECONDS) for d in designs[trace][:3]
+                    fleets.highest_rate(rules, design, data.azure[trace], RATES, SEARCH_SECONDS, near_to)
+                    for design, near_to in zip(designs[trace][:3], rates, strict=True)
                 ]
                 for name, base in (("A100", rates[0]), ("H100", rates[1])):
                     ratio = rates[2] / base if rates[2] and base else None

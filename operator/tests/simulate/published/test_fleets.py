@@ -29,14 +29,15 @@ def test_designs_of_equal_power(design, price, power):
         pytest.param(99, 50, id="all"),
     ],
 )
-def test_the_highest_rate_within_the_slo(monkeypatch, carries, found):
+@pytest.mark.parametrize("near", [None, 10, 30, 50, 77])
+def test_the_highest_rate_within_the_slo(monkeypatch, carries, found, near):
     monkeypatch.setattr(fleets, "poisson", lambda azure, rate, seconds: rate)
 
     class Rules:
         def meets_slo(self, design, arrivals):
             return arrivals <= carries
 
-    assert fleets.highest_rate(Rules(), fleets.BASELINE_A100, None, range(10, 51, 10), 60) == found
+    assert fleets.highest_rate(Rules(), fleets.BASELINE_A100, None, range(10, 51, 10), 60, near) == found
 
 
 def test_our_rules_come_one_at_a_time():
