@@ -9,7 +9,7 @@ MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean bench-decision
+.PHONY: help demo down test test-full check crds bench-accuracy bench-decision env cluster model system lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +36,9 @@ check: env  ## lint, types, arrows, generated files
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
+
+bench-accuracy: env  ## measured TTFT and TPOT beside the performance model's (SILICON=FILE)
+	$(PY) -m e2e.bench.accuracy $(or $(SILICON),../shared/data/silicon_ttft_tpot.csv)
 
 env: $(ENV)/.current  ## the locked environment
 
