@@ -145,7 +145,7 @@ def decode_words(sizer: Sizer, group: Group) -> str:
         f"{traffic.sized_rate:.2f} requests/s × {traffic.output.mean - 1:,.0f} tokens = {demand:,.0f} tokens/s; a "
         f"request runs beside {side.batch:.1f} others of {context:,.0f} tokens, and a step takes {fixed:.1f} (weights, "
         f"launch) + {linear:.1f} (linear layers) + {reading:.1f} (KV) = {step:.1f} ms; {demand:,.0f} tokens/s × "
-        f"{step:.1f} ms ÷ {group.workers} = {demand * step / 1000 / group.workers:.1f} requests on a worker on average; "
+        f"{step:.1f} ms ÷ {group.workers} = {demand * step / 1000 / group.workers:.1f} requests on a worker; "
         f"{room_words(sizer, group)}, {percent(side.utilisation)} of the throughput there"
     )
 

@@ -118,7 +118,9 @@ def test_all_accelerators_of_the_catalogue_can_be_asked_for(resource_file):
         ),
         pytest.param([*SMALL, "--gpus", "1"], "allows no worker", id="no GPUs"),
         pytest.param(
-            ["--workload", "isl=90000 osl=20 rps=1", "-o", "yaml"], "closest feasible SLO", id="no resource for no plan"
+            ["--workload", "isl=90000 osl=20 rps=0.1", "-o", "yaml"],
+            "closest feasible SLO",
+            id="no resource for no plan",
         ),
     ],
 )
