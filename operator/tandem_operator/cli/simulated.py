@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0  # simulated seconds between two looks at the bar
 
 
-def simulated(file: Path | None, model: str | None, workers: str, slo: str) -> tuple[Limits, ModelShape]:
+def simulated(
+    file: Path | None, model: str | None, config: Path | None, workers: str, slo: str
+) -> tuple[Limits, ModelShape]:
     """Limits and shape of the resource, or of a small cluster of CPU workers."""
     if file is not None:
         spec = resource.from_file(file).spec
-        return limits_of(spec), shapes.find_shape(model or spec.model.source, spec.model.dtype)
+        return limits_of(spec), shapes.shape_of(model or spec.model.source, spec.model.dtype, config)
     prefill, _, decode = workers.partition(":")
     ttft, tpot, percent = (int(x) for x in slo.split(","))
     device = device_of(Hardware(accelerator="cpu"), "bfloat16", CATALOGUE)
     limits = scenario.small_limits(int(prefill), int(decode), Slo(ttft, tpot, percent), 5, device)
-    return limits, shapes.find_shape(model or "smollm2-135m")
+    return limits, shapes.shape_of(model or "smollm2-135m", "bfloat16", config)
 
 
 def offered(
