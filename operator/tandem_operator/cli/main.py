@@ -127,10 +127,11 @@ def simulate(  # typer reads each as a flag
 ) -> None:
     """Play a load against simulated workers under the operator's own planner."""
     try:
-        limits, shape = playing.simulated(file, model, config, workers, slo)
+        limits, shape, engine = playing.simulated(file, model, config, workers, slo)
         arrivals, length = playing.offered(workload, trace, rate, seconds, seed)
         truths = playing.truths_of(limits, shape, truth, slower)
-        case = Scenario(limits, shape, truths, window_s=max(30, 2 * limits.interval_s), records=record is not None)
+        window_s = max(30, 2 * limits.interval_s)
+        case = Scenario(limits, shape, truths, window_s, engine=engine, records=record is not None)
         with playing.progress(err, arrivals, length) as told:
             run = Simulation(case, told).play(length)
         found = report.summary(run, limits.slo, length)
