@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 
 def release_slack(case: Study) -> Decision | None:
-    """The cheapest smaller plan that keeps 0.8 of both targets under the heaviest load of the whole down window."""
+    """The cheapest smaller plan that keeps both targets if 0.8 of what it can take is the down window's heaviest load.
+
+    The headroom is in the load: a share of the targets would ask a smaller plan to be faster than the device is.
+    """
     limits, shape, now = case.seen.limits, case.seen.model, case.current
     recent = windows_of(case)
     if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
         return None
-    desk = Desk(limits, shape, heaviest(recent, case), case.model, with_headroom(limits.slo))
+    desk = Desk(limits, shape, with_headroom(heaviest(recent, case)), case.model, limits.slo)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
     smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)
@@ -57,9 +60,10 @@ def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
 
 
 def heaviest(windows: Sequence[Window], case: Study) -> Load:
-    """Each figure at its highest over the windows: the smaller plan must carry all of it at once."""
+    """Each figure at its highest over the windows and the forecast: the smaller plan must carry all of it at once."""
     share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
     loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
+    loads += [case.later.load] if case.later else []
     return replace(
         case.load,
         arrival_rate=max(x.arrival_rate for x in loads),
@@ -75,8 +79,8 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     seconds = case.seen.limits.steadiness.down_window_s
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
-        f"{seconds} s; with the heaviest of their loads predicted {forecast_words(option.forecast, slo)} against 80 % "
-        f"of the targets; {case.current.gpus - option.gpus} GPUs are given back"
+        f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
+        f"{case.current.gpus - option.gpus} GPUs are given back"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(

@@ -129,7 +129,11 @@ class Cluster:
         if not prefills or not decodes:
             self._unplaced.append(request)
             return
-        prefill, decode = self._router.choose(request, prefills, decodes)
+        pair = self._router.choose(request, prefills, decodes)
+        if pair is None:
+            self.ledger.end(request, self.now, Path.REFUSED)
+            return
+        prefill, decode = pair
         if self._short and request.tokens - decode.memory.cached(request) <= self._short:
             prefill = decode
         if not (prefill.fits(request) and decode.fits(request)):
@@ -137,7 +141,7 @@ class Cluster:
             if not prefills or not decodes:
                 self.ledger.end(request, self.now, Path.REFUSED)
                 return
-            prefill, decode = self._router.choose(request, prefills, decodes)
+            prefill, decode = self._router.choose(request, prefills, decodes) or (prefill, decode)
         decode.assigned += 1
         decode.assigned_tokens += request.prompt
         request.decode_worker = decode

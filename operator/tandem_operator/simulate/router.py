@@ -27,8 +27,8 @@ EXPECTED, ASSIGNED = attrgetter("expected"), attrgetter("assigned", "expected")
 class Router(Protocol):
     """A policy. Both lists are in the order of birth and not empty; deterministic, given its seed."""
 
-    def choose(self, request: Request, prefills: Workers, decodes: Workers) -> Pair:
-        """(prefill worker, decode worker); the same worker twice: it does the whole job."""
+    def choose(self, request: Request, prefills: Workers, decodes: Workers) -> Pair | None:
+        """(prefill worker, decode worker); the same worker twice: it does the whole job. None: it is refused."""
 
 
 class RoundRobin:
@@ -60,7 +60,7 @@ class Random:
 
 
 class LeastBacklog:
-    """The fewest prompt tokens to compute, and the fewest requests to decode: what Tandem's router does."""
+    """Least prompt tokens to compute, least requests to decode: the Tandem router's costs; the oldest wins."""
 
     def choose(self, request: Request, prefills: Workers, decodes: Workers) -> Pair:  # noqa: ARG002
         """The first of the least."""
@@ -79,6 +79,31 @@ class PrefixAware:
         """The first of the least."""
         decode = min(decodes, key=lambda w: w.assigned_tokens - w.memory.cached(request))
         return min(partners(decode, prefills), key=lambda w: w.expected - w.memory.cached(request)), decode
+
+
+class Rejecting:
+    """Another router's choice, unless an admission rule expects that the request would miss its targets."""
+
+    def __init__(self, router: Router, rule: Admission) -> None:
+        """The rule sees what the chosen pair has to do."""
+        self._router, self._rule = router, rule
+
+    def choose(self, request: Request, prefills: Workers, decodes: Workers) -> Pair | None:
+        """The pair, or None."""
+        pair = self._router.choose(request, prefills, decodes)
+        if pair is None:
+            return None
+        prefill, decode = pair
+        mean = (decode.assigned_tokens + request.prompt) / (decode.assigned + 1)
+        is_in = self._rule.admits(request.prompt, prefill.expected, decode.assigned, mean)
+        return pair if is_in else None
+
+
+class Admission(Protocol):
+    """May a request enter (plan.policies.mooncake.EarlyRejection)?"""
+
+    def admits(self, prompt: int, waiting_tokens: float, running: float, context: float) -> bool:
+        """By the prompt tokens before it, and the requests, of this mean context, that its decode worker will run."""
 
 
 def partners(decode: SimWorker, prefills: Workers) -> Workers:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.facts import Decision, Limits, ModelShape, Target, Window
     from tandem_operator.simulate.request import Finished, Request
+    from tandem_operator.simulate.router import Router
     from tandem_operator.simulate.truth import Truth
 
     Policy = Callable[[Observed, datetime], Decision]
@@ -54,7 +55,7 @@ class Scenario:
     history: int = 120  # windows kept, as the operator keeps them
     batch_room: int | None = None  # requests a decode worker really takes at once; None: as the limits say
     engine: Engine = field(default_factory=Engine)
-    router: str = "least-backlog"  # round-robin, random, least-backlog or prefix-aware
+    router: str | Router = "least-backlog"  # round-robin, random, least-backlog or prefix-aware, or one of its own
     seed: int = 0  # of the router
     short_tokens: int = 0  # a prompt that lacks at most so many tokens on its decode worker is computed there
     failures: Sequence[Failure] = ()
@@ -121,7 +122,7 @@ class Simulation:
         self.scenario = scenario
         self.policy = policy
         limits = scenario.limits
-        router = router_of(scenario.router, scenario.seed)
+        router = router_of(scenario.router, scenario.seed) if isinstance(scenario.router, str) else scenario.router
         self.cluster = Cluster(arrivals, limits.slo, router, scenario.short_tokens)
         self.fleet = Fleet(scenario, self.cluster)
         self.prometheus = Prometheus(scenario.window_s, limits.slo)
@@ -181,4 +182,5 @@ class Simulation:
             metrics=METRICS,
             history=tuple(self.history),
             model=self.scenario.model,
+            start_s=self.scenario.start_delay_s,
         )
