@@ -34,6 +34,7 @@ class Request:
     arrived: float
     done: int = 0
     first: float = 0.0
+    answered: float = 0.0
 
 
 @dataclass(slots=True)
@@ -46,11 +47,13 @@ class Loop:
     lengths: Iterator[tuple[int, int]]
     now: float = 0.0
     steps: int = 0
+    passes: int = 0
     polled: int = 0  # the step at which new requests were last looked for
     reserved: float = 0.0
     context: float = 0.0  # tokens of all decoding requests
     coming: deque[Request] = field(default_factory=deque)
     waiting: deque[Request] = field(default_factory=deque)
+    unanswered: deque[tuple[int, Request]] = field(default_factory=deque)  # with the pass that answers
     running: list[tuple[int, int, Request]] = field(default_factory=list)
     left: int = 0  # requests that are still to be asked
     admitted: int = 0
@@ -148,13 +151,13 @@ def take_prompts(loop: Loop) -> tuple[Batch, list[Request]]:
 def prompt_pass(loop: Loop, batch: Batch, finished: list[Request]) -> None:
     """Compute the prompts; those that are complete have their first token at its end."""
     rows = batch.decoding + len(finished)
-    loop.now += prompt_pass_s(loop.costs, loop.engine, batch) + loop.engine.step_s + rows * loop.engine.row_s
-    if batch.decoding:
-        advance(loop, 1)
+    seconds = prompt_pass_s(loop.costs, loop.engine, batch) + loop.engine.step_s + rows * loop.engine.row_s
+    advance(loop, 1, seconds, decoding=batch.decoding > 0)
     loop.polled = loop.steps - loop.engine.poll_steps  # a prompt's pass is followed by a look
     for request in finished:
         loop.admitted += 1
         request.first = loop.now
+        loop.unanswered.append((loop.passes + loop.engine.lag_passes, request))
         loop.context += request.prompt
         heappush(loop.running, (loop.steps + request.output - 1, loop.admitted, request))
     end(loop)
@@ -169,8 +172,7 @@ def decode_steps(loop: Loop) -> None:
     count = left
     if loop.coming:
         count = min(left, steps_until_look(loop, max(ceil((loop.coming[0].arrived - loop.now) / step), 1)))
-    loop.now += count * step
-    advance(loop, count)
+    advance(loop, count, step, decoding=True)
     end(loop)
 
 
@@ -181,10 +183,16 @@ def steps_until_look(loop: Loop, steps: int) -> int:
     return first if steps <= first else first + ceil((steps - first) / every) * every
 
 
-def advance(loop: Loop, steps: int) -> None:
-    """Every decoding request has so many tokens more."""
-    loop.steps += steps
-    loop.context += steps * len(loop.running)
+def advance(loop: Loop, passes: int, seconds: float, *, decoding: bool) -> None:
+    """So many equal passes; in each, every decoding request has one token more."""
+    while loop.unanswered and loop.unanswered[0][0] <= loop.passes + passes:
+        due, request = loop.unanswered.popleft()
+        request.answered = loop.now + (due - loop.passes) * seconds
+    loop.now += passes * seconds
+    loop.passes += passes
+    if decoding:
+        loop.steps += passes
+        loop.context += passes * len(loop.running)
 
 
 def end(loop: Loop) -> None:
@@ -194,6 +202,6 @@ def end(loop: Loop) -> None:
         loop.reserved -= keep(loop, request)
         loop.context -= request.prompt + request.output - 1
         loop.tpot_s += (loop.now - request.first) / max(request.output - 1, 1)
-        loop.ttft_s += request.first - request.arrived
+        loop.ttft_s += (request.answered or loop.now) - request.arrived
         loop.ended += 1
         ask(loop)

@@ -28,7 +28,7 @@ ACTIVATION_BYTES: Final = 2.0  # bf16 between layers
 # Times that a layer's hidden state is read or written besides the products' own reads: residual, norm, projections.
 # A mixture of experts also permutes each token to its experts and back.
 HIDDEN_MOVES: Final = 10
-EXPERT_MOVES: Final = 5
+EXPERT_MOVES: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
