@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 from typing import TYPE_CHECKING, Final
 
 from tandem_operator.api.catalogue import find
@@ -52,6 +53,11 @@ class Measured:
         return base_name(self.text("model_path")), self.text("system")
 
     @property
+    def load(self) -> tuple[str, ...]:
+        """What two rows must share to be deployed alike, besides their number of users."""
+        return tuple(self.text(name) for name in ("backend", "system", "mode", "isl", "osl", "gemm_quant_mode"))
+
+    @property
     def random_lengths(self) -> bool:
         """InferenceMAX draws lengths between 0.8 and 1 of the nominal ones; the other source fixes them."""
         source = self.text("silicon_data_source")
@@ -95,7 +101,29 @@ def read_rows(path: Path) -> list[Measured]:
         missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
         if missing:
             raise BadSiliconError(f"{path}: the header has no {missing[0]}; it needs {', '.join(NEEDED)}")
-        return [measured(number, fields) for number, fields in enumerate(reader, 2)]
+        return with_workers([measured(number, fields) for number, fields in enumerate(reader, 2)])
+
+
+def with_workers(rows: list[Measured]) -> list[Measured]:
+    """Fill in how many workers of each role there were, from the nearest row that says it (by users).
+
+    Many disaggregated rows leave it out, of the very runs that other rows describe in full. Where no row of the same
+    engine, GPU and lengths says it, the fields stay empty.
+    """
+    stated: dict[tuple[str, ...], list[Measured]] = {}
+    for row in rows:
+        if row.text("decode_num_workers"):
+            stated.setdefault(row.load, []).append(row)
+    return [row if row.text("decode_num_workers") else filled(row, stated.get(row.load, [])) for row in rows]
+
+
+def filled(row: Measured, stated: list[Measured]) -> Measured:
+    """The row with the worker counts of the stated row that has the most similar number of users."""
+    if row.text("mode") != "disagg" or not stated:
+        return row
+    near = min(stated, key=lambda other: abs(log(other.users / row.users)))
+    counts = {name: near.text(name) for name in ("prefill_num_workers", "decode_num_workers")}
+    return replace(row, fields={**row.fields, **counts})
 
 
 def measured(number: int, fields: dict[str, str]) -> Measured:

@@ -123,18 +123,23 @@ def head_roof(where: Deployment) -> Roof:
 
 
 def expert_costs(where: Deployment) -> ExpertCosts | None:
-    """Routed experts: a token computes `chosen` of them; reading is by distinct expert, spread over the ranks."""
+    """Routed experts: a token computes `chosen` of them; reading is by distinct expert, spread over the ranks.
+
+    Products as narrow as an expert's slice fill a GPU badly: a share w/(w + half) of the MFU, like a link's.
+    """
     experts, split = where.model.experts, where.parallel
     if experts is None:
         return None
     each = weights.expert_parameters(where.model, experts) / split.experts_split
+    width = experts.width / split.experts_split
+    share = width / (width + where.shares.half_width)
     one = roof(where, each, where.precision.experts)
     layers = where.model.expert_layers
     return ExpertCosts(
         experts.total,
         experts.chosen,
         split.expert,
-        layers * one.token_s * experts.chosen / split.expert / where.shares.expert_mfu,
+        layers * one.token_s * experts.chosen / split.expert / share,
         layers * one.read_s / split.expert / where.shares.expert_mbu,
     )
 
