@@ -105,10 +105,10 @@ def read_rows(path: Path) -> list[Measured]:
 
 
 def with_workers(rows: list[Measured]) -> list[Measured]:
-    """Fill in how many workers of each role there were, from the nearest row that says it (by users).
+    """Fill in how many decode workers there were, from the nearest row that says it (by users).
 
     Many disaggregated rows leave it out, of the very runs that other rows describe in full. Where no row of the same
-    engine, GPU and lengths says it, the fields stay empty.
+    engine, GPU and lengths says it, the field stays empty. Prefill workers are sized to keep up where a row is silent.
     """
     stated: dict[tuple[str, ...], list[Measured]] = {}
     for row in rows:
@@ -118,12 +118,11 @@ def with_workers(rows: list[Measured]) -> list[Measured]:
 
 
 def filled(row: Measured, stated: list[Measured]) -> Measured:
-    """The row with the worker counts of the stated row that has the most similar number of users."""
+    """The row with the decode workers of the stated row that has the most similar number of users."""
     if row.text("mode") != "disagg" or not stated:
         return row
     near = min(stated, key=lambda other: abs(log(other.users / row.users)))
-    counts = {name: near.text(name) for name in ("prefill_num_workers", "decode_num_workers")}
-    return replace(row, fields={**row.fields, **counts})
+    return replace(row, fields={**row.fields, "decode_num_workers": near.text("decode_num_workers")})
 
 
 def measured(number: int, fields: dict[str, str]) -> Measured:
