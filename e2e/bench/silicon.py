@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SYSTEMS: Final = {"b200_sxm": "b200", "gb200_sxm": "gb200", "a100_sxm": "a100-sxm-80gb"}
+INFERENCEMAX: Final = ((1024, 1024), (1024, 8192), (8192, 1024))
 NEEDED: Final = ("backend", "model_path", "system", "mode", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
 
 
@@ -59,9 +60,12 @@ class Measured:
 
     @property
     def random_lengths(self) -> bool:
-        """InferenceMAX draws lengths between 0.8 and 1 of the nominal ones; the other source fixes them."""
-        source = self.text("silicon_data_source")
-        return source.startswith(("db-dump", "source_file=20"))
+        """InferenceMAX runs three pairs of lengths and draws each between 0.8 and 1 of the nominal one.
+
+        The other source, AIConfigurator's own runs, fixes them, and has paths of its own.
+        """
+        lengths = (self.whole("isl"), self.whole("osl"))
+        return lengths in INFERENCEMAX and "aic-auto-gap-analysis" not in self.text("silicon_data_source")
 
     @property
     def rounds(self) -> int:
@@ -75,11 +79,20 @@ class Measured:
             return prompt + self.users + 1500
         return prompt + self.users + 64 if engine.name == "trtllm" else engine.chunk_tokens
 
-    def poll_steps(self, engine: Engine) -> int:
-        """InferenceMAX starts SGLang with --scheduler-recv-interval 10, or 30 from 16 users on."""
-        if engine.name != "sglang" or not self.random_lengths:
-            return 1
-        return 30 if self.users >= 16 else 10
+    def started(self, engine: Engine) -> Engine:
+        """The engine with what InferenceMAX's launch scripts add to its defaults.
+
+        SGLang: --scheduler-recv-interval 10, or 30 from 16 users on; TensorRT-LLM with attention data parallelism:
+        prompts gather for up to 60 steps, so that all ranks begin together (attention_dp_config timeout_iters).
+        """
+        engine = replace(engine, chunk_tokens=self.budget(engine))
+        if not self.random_lengths:
+            return engine
+        if engine.name == "sglang":
+            return replace(engine, poll_steps=30 if self.users >= 16 else 10)
+        if engine.name == "trtllm" and self.whole("attention_dp_size") > 1:
+            return replace(engine, gather_steps=60)
+        return engine
 
     @property
     def users(self) -> int:
