@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SYSTEMS: Final = {"b200_sxm": "b200", "gb200_sxm": "gb200", "a100_sxm": "a100-sxm-80gb"}
 INFERENCEMAX: Final = ((1024, 1024), (1024, 8192), (8192, 1024))
+SPARE_TOKENS: Final = 64  # InferenceMAX: (users + prompt + 64, rounded up to 64)
 NEEDED: Final = ("backend", "model_path", "system", "mode", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
 
 
@@ -73,11 +74,10 @@ class Measured:
         return 10
 
     def budget(self, engine: Engine) -> int:
-        """Tokens of a pass: both sources' launch scripts size TensorRT-LLM's by the prompt and the batch."""
-        prompt = self.whole("isl")
-        if not self.random_lengths and engine.mixes:
-            return prompt + self.users + 1500
-        return prompt + self.users + 64 if engine.name == "trtllm" else engine.chunk_tokens
+        """Tokens of a pass: sized by prompt and batch; SGLang, and vLLM in InferenceMAX, keep their default."""
+        if engine.name == "trtllm" or (engine.mixes and not self.random_lengths):
+            return self.whole("isl") + self.users + SPARE_TOKENS
+        return engine.chunk_tokens
 
     def started(self, engine: Engine) -> Engine:
         """The engine with what InferenceMAX's launch scripts add to its defaults.
