@@ -128,28 +128,51 @@ def grouped(pairs: Sequence[Pair], key: Callable[[Measured], str]) -> dict[str, 
 
 
 def calibrated(pairs: Sequence[Pair]) -> list[Row]:
-    """After five rows of the same engine and GPU, which are not reported: of the same model, and of other models.
+    """After five rows, which are not reported: three readings of what those rows may have in common with the rest.
 
-    With other models' rows a (model, GPU) pair is kept out as a whole: that is the harder question.
+    With other models' rows a (model, GPU) pair is kept out as a whole: that is the harder question. A deployment (the
+    same engine's version, model, formats and ranks) is what a pool is, and what the operator calibrates.
     """
-    same, others = [], []
+    found = figures(f"after {OBSERVED} rows of the same engine and GPU, other models", by_other_models(pairs))
+    for name, key in (("engine, GPU and model", engine_gpu_and_model), ("deployment", deployment)):
+        found += figures(f"after {OBSERVED} rows of the same {name}", by_own_rows(pairs, key))
+    return found
+
+
+def by_own_rows(pairs: Sequence[Pair], key: Callable[[Measured], str]) -> list[Pair]:
+    """Each group corrected by five of its rows, which are left out."""
+    found = []
+    for group in grouped(pairs, key).values():
+        seen = spread([pair for pair in group if pair.said is not None])
+        found += corrected(seen, [pair for pair in group if pair not in seen])
+    return found
+
+
+def by_other_models(pairs: Sequence[Pair]) -> list[Pair]:
+    """Each model corrected by five rows of others on the same engine and GPU; as it is where there are none."""
+    found = []
     for group in grouped(pairs, engine_and_gpu).values():
-        answered = [pair for pair in group if pair.said is not None]
         for name, mine in grouped(group, lambda row: row.pair[0]).items():
-            own = [pair for pair in answered if pair.row.pair[0] == name]
-            rest = [pair for pair in answered if pair.row.pair[0] != name]
-            seen = spread(own)
-            same += corrected(seen, [pair for pair in mine if pair not in seen])
-            others += corrected(spread(rest), mine)
-    return [
-        *figures(f"after {OBSERVED} rows of the same engine, GPU and model", same),
-        *figures(f"after {OBSERVED} rows of the same engine and GPU, other models", others),
-    ]
+            others = [pair for pair in group if pair.said is not None and pair.row.pair[0] != name]
+            found += corrected(spread(others), mine)
+    return found
 
 
 def engine_and_gpu(row: Measured) -> str:
-    """What calibration is kept for; roles of their own are a way of serving of their own."""
+    """The engine on the GPU; roles of their own are a way of serving of their own."""
     return " ".join((row.text("backend"), row.text("system"), row.text("mode")))
+
+
+def engine_gpu_and_model(row: Measured) -> str:
+    """The same, for one model."""
+    return f"{engine_and_gpu(row)} {row.pair[0]}"
+
+
+def deployment(row: Measured) -> str:
+    """One set-up under different loads."""
+    names = [name for name in row.fields if name.endswith(("_size", "_mode", "backend_version"))]
+    fixed = (row.text(name) for name in sorted(names) if not name.endswith("batch_size"))
+    return " ".join((engine_gpu_and_model(row), *fixed))
 
 
 def spread(pairs: Sequence[Pair]) -> list[Pair]:
@@ -167,8 +190,8 @@ def corrected(seen: Sequence[Pair], pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def features(row: Measured) -> tuple[float, ...]:
-    """What a correction may depend on: requests in flight and prompt tokens."""
-    return float(row.users), float(row.whole("isl"))
+    """What a correction may depend on: requests in flight, prompt and output tokens."""
+    return float(row.users), float(row.whole("isl")), float(row.whole("osl"))
 
 
 def correction(seen: Sequence[Pair], kind: str) -> Correction:

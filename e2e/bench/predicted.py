@@ -37,8 +37,7 @@ def answer(row: Measured) -> Latency | None:
 def answer_aggregated(row: Measured) -> Latency | None:
     """One worker does both."""
     where = deployment_of(row)
-    costs, engine = costs_of(where), engine_of(row)
-    engine = replace(engine, chunk_tokens=row.budget(engine), poll_steps=row.poll_steps(engine))
+    costs, engine = costs_of(where), row.started(engine_of(row))
     users = max(row.users // costs.data, 1)
     room = room_tokens(where, engine.memory_share, of_free=engine.of_free)
     return closed_loop.play(costs, engine, room, users, users * rounds(row, users), lengths(row))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 from typing import TYPE_CHECKING, Final
 
 from tandem_operator.api.catalogue import find
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SYSTEMS: Final = {"b200_sxm": "b200", "gb200_sxm": "gb200", "a100_sxm": "a100-sxm-80gb"}
+INFERENCEMAX: Final = ((1024, 1024), (1024, 8192), (8192, 1024))
+SPARE_TOKENS: Final = 64  # InferenceMAX: (users + prompt + 64, rounded up to 64)
 NEEDED: Final = ("backend", "model_path", "system", "mode", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
 
 
@@ -52,10 +55,18 @@ class Measured:
         return base_name(self.text("model_path")), self.text("system")
 
     @property
+    def load(self) -> tuple[str, ...]:
+        """What two rows must share to be deployed alike, besides their number of users."""
+        return tuple(self.text(name) for name in ("backend", "system", "mode", "isl", "osl", "gemm_quant_mode"))
+
+    @property
     def random_lengths(self) -> bool:
-        """InferenceMAX draws lengths between 0.8 and 1 of the nominal ones; the other source fixes them."""
-        source = self.text("silicon_data_source")
-        return source.startswith(("db-dump", "source_file=20"))
+        """InferenceMAX runs three pairs of lengths and draws each between 0.8 and 1 of the nominal one.
+
+        The other source, AIConfigurator's own runs, fixes them, and has paths of its own.
+        """
+        lengths = (self.whole("isl"), self.whole("osl"))
+        return lengths in INFERENCEMAX and "aic-auto-gap-analysis" not in self.text("silicon_data_source")
 
     @property
     def rounds(self) -> int:
@@ -63,17 +74,25 @@ class Measured:
         return 10
 
     def budget(self, engine: Engine) -> int:
-        """Tokens of a pass: both sources' launch scripts size TensorRT-LLM's by the prompt and the batch."""
-        prompt = self.whole("isl")
-        if not self.random_lengths and engine.mixes:
-            return prompt + self.users + 1500
-        return prompt + self.users + 64 if engine.name == "trtllm" else engine.chunk_tokens
+        """Tokens of a pass: sized by prompt and batch; SGLang, and vLLM in InferenceMAX, keep their default."""
+        if engine.name == "trtllm" or (engine.mixes and not self.random_lengths):
+            return self.whole("isl") + self.users + SPARE_TOKENS
+        return engine.chunk_tokens
 
-    def poll_steps(self, engine: Engine) -> int:
-        """InferenceMAX starts SGLang with --scheduler-recv-interval 10, or 30 from 16 users on."""
-        if engine.name != "sglang" or not self.random_lengths:
-            return 1
-        return 30 if self.users >= 16 else 10
+    def started(self, engine: Engine) -> Engine:
+        """The engine with what InferenceMAX's launch scripts add to its defaults.
+
+        SGLang: --scheduler-recv-interval 10, or 30 from 16 users on; TensorRT-LLM with attention data parallelism:
+        prompts gather for up to 60 steps, so that all ranks begin together (attention_dp_config timeout_iters).
+        """
+        engine = replace(engine, chunk_tokens=self.budget(engine))
+        if not self.random_lengths:
+            return engine
+        if engine.name == "sglang":
+            return replace(engine, poll_steps=30 if self.users >= 16 else 10)
+        if engine.name == "trtllm" and self.whole("attention_dp_size") > 1:
+            return replace(engine, gather_steps=60)
+        return engine
 
     @property
     def users(self) -> int:
@@ -95,7 +114,28 @@ def read_rows(path: Path) -> list[Measured]:
         missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
         if missing:
             raise BadSiliconError(f"{path}: the header has no {missing[0]}; it needs {', '.join(NEEDED)}")
-        return [measured(number, fields) for number, fields in enumerate(reader, 2)]
+        return with_workers([measured(number, fields) for number, fields in enumerate(reader, 2)])
+
+
+def with_workers(rows: list[Measured]) -> list[Measured]:
+    """Fill in how many decode workers there were, from the nearest row that says it (by users).
+
+    Many disaggregated rows leave it out, of the very runs that other rows describe in full. Where no row of the same
+    engine, GPU and lengths says it, the field stays empty. Prefill workers are sized to keep up where a row is silent.
+    """
+    stated: dict[tuple[str, ...], list[Measured]] = {}
+    for row in rows:
+        if row.text("decode_num_workers"):
+            stated.setdefault(row.load, []).append(row)
+    return [row if row.text("decode_num_workers") else filled(row, stated.get(row.load, [])) for row in rows]
+
+
+def filled(row: Measured, stated: list[Measured]) -> Measured:
+    """The row with the decode workers of the stated row that has the most similar number of users."""
+    if row.text("mode") != "disagg" or not stated:
+        return row
+    near = min(stated, key=lambda other: abs(log(other.users / row.users)))
+    return replace(row, fields={**row.fields, "decode_num_workers": near.text("decode_num_workers")})
 
 
 def measured(number: int, fields: dict[str, str]) -> Measured:

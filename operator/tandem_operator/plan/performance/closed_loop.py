@@ -53,6 +53,7 @@ class Loop:
     context: float = 0.0  # tokens of all decoding requests
     coming: deque[Request] = field(default_factory=deque)
     waiting: deque[Request] = field(default_factory=deque)
+    due: int | None = None  # the step at which gathered requests are taken
     unanswered: deque[tuple[int, Request]] = field(default_factory=deque)  # with the pass that answers
     running: list[tuple[int, int, Request]] = field(default_factory=list)
     left: int = 0  # requests that are still to be asked
@@ -86,7 +87,7 @@ def keep(loop: Loop, request: Request) -> float:
 
 def prompt_pass_s(costs: Costs, engine: Engine, batch: Batch) -> float:
     """A pass with prompts: the GPU's time, or the host's to launch its kernels where that is longer."""
-    return max(pass_time(costs, batch).total, costs.kernels * engine.launch_s)
+    return max(pass_time(costs, batch).total, costs.prompt_kernels * engine.launch_s)
 
 
 def ask(loop: Loop) -> None:
@@ -116,11 +117,21 @@ def one_pass(loop: Loop) -> bool:
 
 def poll(loop: Loop) -> None:
     """Take what has come, unless the engine is between two looks."""
-    if loop.running and loop.steps - loop.polled < loop.engine.poll_steps - 1:
+    if loop.running and not is_looking(loop):
         return
+    loop.due = None
     loop.polled = loop.steps
     while loop.coming and loop.coming[0].arrived <= loop.now:
         loop.waiting.append(loop.coming.popleft())
+
+
+def is_looking(loop: Loop) -> bool:
+    """Is this a step at which new requests are taken while others decode?"""
+    if not loop.engine.gather_steps:
+        return loop.steps - loop.polled >= loop.engine.poll_steps - 1
+    if loop.due is None and loop.coming and loop.coming[0].arrived <= loop.now:
+        loop.due = loop.steps + loop.engine.gather_steps
+    return loop.due is not None and loop.steps >= loop.due
 
 
 def take_prompts(loop: Loop) -> tuple[Batch, list[Request]]:
@@ -178,6 +189,8 @@ def decode_steps(loop: Loop) -> None:
 
 def steps_until_look(loop: Loop, steps: int) -> int:
     """Steps until the engine sees a request that comes after `steps`."""
+    if loop.engine.gather_steps:
+        return steps if loop.due is None else max(loop.due - loop.steps, 1)
     every = loop.engine.poll_steps
     first = max(loop.polled + every - loop.steps, 1)
     return first if steps <= first else first + ceil((steps - first) / every) * every

@@ -21,6 +21,8 @@ LATENT_KERNELS: Final = 11
 RECURRENT_KERNELS: Final = 9
 DENSE_KERNELS: Final = 4
 EXPERT_KERNELS: Final = 5
+EXPANDING_KERNELS: Final = 10
+CHUNKING_KERNELS: Final = 12
 # Block-scaled products of mixture-of-experts checkpoints quantise their input by a kernel of its own; per-tensor scales
 # of dense checkpoints are applied inside the norm and the activation.
 QUANTISED: Final = ("float8_e4m3", "float4_e2m1")
@@ -71,7 +73,7 @@ class Costs:
     activation_s: float  # moving one token's hidden state between kernels
     message_s: float  # communication of one token
     latency_s: float  # communication of a pass, however small
-    kernels: int  # of one pass
+    prompt_kernels: int  # of one pass with prompts
     floor_s: float  # kernels of a pass, however small
     data: int
 
@@ -97,7 +99,7 @@ def costs_of(where: Deployment) -> Costs:
         activation_bytes(where) / bandwidth,
         communication_s(where, 1.0) - communication_s(where, 0.0),
         communication_s(where, 0.0),
-        kernels(where),
+        prompt_kernels(where),
         kernels(where) * where.shares.kernel_s,
         split.data,
     )
@@ -123,18 +125,23 @@ def head_roof(where: Deployment) -> Roof:
 
 
 def expert_costs(where: Deployment) -> ExpertCosts | None:
-    """Routed experts: a token computes `chosen` of them; reading is by distinct expert, spread over the ranks."""
+    """Routed experts: a token computes `chosen` of them; reading is by distinct expert, spread over the ranks.
+
+    Products as narrow as an expert's slice fill a GPU badly: a share w/(w + half) of the MFU, like a link's.
+    """
     experts, split = where.model.experts, where.parallel
     if experts is None:
         return None
     each = weights.expert_parameters(where.model, experts) / split.experts_split
+    width = experts.width / split.experts_split
+    share = width / (width + where.shares.half_width)
     one = roof(where, each, where.precision.experts)
     layers = where.model.expert_layers
     return ExpertCosts(
         experts.total,
         experts.chosen,
         split.expert,
-        layers * one.token_s * experts.chosen / split.expert / where.shares.expert_mfu,
+        layers * one.token_s * experts.chosen / split.expert / share,
         layers * one.read_s / split.expert / where.shares.expert_mbu,
     )
 
@@ -182,6 +189,13 @@ def kernels(where: Deployment) -> int:
     shared = bool(model.experts and model.experts.shared_width)
     mlp = model.dense_layers * DENSE_KERNELS + model.expert_layers * (EXPERT_KERNELS + shared * DENSE_KERNELS)
     return model.attention_layers * mixer + recurrent * RECURRENT_KERNELS + mlp + quantising_kernels(where)
+
+
+def prompt_kernels(where: Deployment) -> int:
+    """Kernels of one pass with prompts: MLA expands its latent, and a delta-net works chunk by chunk."""
+    latent = where.model.attention_layers * EXPANDING_KERNELS if where.model.latent else 0
+    recurrent = where.model.recurrent.layers * CHUNKING_KERNELS if where.model.recurrent else 0
+    return kernels(where) + latent + recurrent
 
 
 def quantising_kernels(where: Deployment) -> int:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tandem_operator.plan.performance.engine import Engine
 
 HALVINGS = 50
+HANDOVER_S = (
+    0.1  # router, bootstrap and completion between the roles, once a request: docs/reference/planner/accuracy.md
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,14 @@ def latency(prefill: Side, decode: Side, engine: Engine, load: Closed) -> Latenc
     X is at most each side's capacity; who is not in decode waits for prefill. The first round begins all at once and
     waits half of what all its prompts take.
     """
-    service = prompt_s(prefill.costs, engine, load.prompt)
-    batch = decode_batch(prefill.ranks / service, service + load.transfer_s, decode, engine, load)
+    service = prompts_s(prefill.costs, engine, load.prompt, 1)
+    each = crowded_s(prefill.costs, engine, load.prompt)
+    batch = decode_batch(prefill.ranks / each, service + load.transfer_s, decode, engine, load)
     step = step_s(decode.costs, engine, load, batch)
     rate = batch * decode.ranks / (load.output * step)
     waiting = max(load.users / rate - load.output * step - service - load.transfer_s, 0.0)
-    burst = load.users / prefill.ranks * service / 2
-    ttft = service + load.transfer_s + engine.request_s + waiting + max(burst - waiting, 0.0) / load.rounds
+    burst = load.users / prefill.ranks * each / 2
+    ttft = service + load.transfer_s + engine.request_s + HANDOVER_S + waiting + max(burst - waiting, 0.0) / load.rounds
     return Latency(ttft, step)
 
 
@@ -62,7 +66,7 @@ def matching(prefill: Side, decode: Side, engine: Engine, load: Closed) -> int:
     """Prefill workers that keep up with decode workers which hold all users."""
     batch = min(load.users / decode.ranks, decode.room)
     rate = batch * decode.ranks / (load.output * step_s(decode.costs, engine, load, batch))
-    return max(ceil(rate * prompt_s(prefill.costs, engine, load.prompt) / prefill.costs.data), 1)
+    return max(ceil(rate * crowded_s(prefill.costs, engine, load.prompt) / prefill.costs.data), 1)
 
 
 def decode_batch(capacity: float, before_s: float, decode: Side, engine: Engine, load: Closed) -> float:
@@ -76,10 +80,16 @@ def decode_batch(capacity: float, before_s: float, decode: Side, engine: Engine,
     return max(low, 1e-6)
 
 
-def prompt_s(costs: Costs, engine: Engine, prompt: float) -> float:
-    """One prompt alone on its rank."""
-    batch = Batch(prompt_tokens=prompt, pairs=prompt * prompt / 2, finished_prompts=1)
-    return prompt_pass_s(costs, engine, batch) + engine.step_s + engine.row_s
+def prompts_s(costs: Costs, engine: Engine, prompt: float, count: int) -> float:
+    """One pass with so many prompts on each rank."""
+    batch = Batch(prompt_tokens=count * prompt, pairs=count * prompt * prompt / 2, finished_prompts=count)
+    return prompt_pass_s(costs, engine, batch) + engine.step_s + count * engine.row_s
+
+
+def crowded_s(costs: Costs, engine: Engine, prompt: float) -> float:
+    """Seconds a prompt where a queue fills each pass to the engine's budget."""
+    count = max(int(engine.chunk_tokens // prompt), 1)
+    return prompts_s(costs, engine, prompt, count) / count
 
 
 def step_s(costs: Costs, engine: Engine, load: Closed, batch: float) -> float:

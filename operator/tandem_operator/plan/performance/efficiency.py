@@ -18,7 +18,7 @@ class Efficiency:
     kernel_s: float  # one small kernel in a CUDA graph: launch gap and the least that it takes
     reduce_s: float  # one small all-reduce inside the scale-up domain
     network_reduce_s: float = 30e-6  # the same over the network
-    expert_mfu: float = 0.28  # of `mfu` in grouped products of many small experts
+    half_width: float = 640.0  # an expert's width on one GPU at which its products reach half of `mfu`
     expert_mbu: float = 0.95  # of `mbu` in them
 
     def compute(self, rate: str) -> float:
@@ -36,15 +36,15 @@ GENERATIONS: Final[Mapping[str, Efficiency]] = {
     "ada": Efficiency({"bfloat16": 0.7, "float8_e4m3": 0.6, "int8": 0.6}, 0.6, {"bfloat16": 0.85}, 0.8, 5e-6, 20e-6),
     "hopper": Efficiency(
         {"bfloat16": 0.75, "float8_e4m3": 0.5, "int8": 0.5},
-        0.35,
+        0.45,
         {"bfloat16": 0.9, "float8_e4m3": 0.7},
         0.6,
         4e-6,
         8e-6,
     ),
     "blackwell": Efficiency(
-        {"bfloat16": 0.7, "float8_e4m3": 0.5, "float4_e2m1": 0.45, "int8": 0.5},
-        0.35,
+        {"bfloat16": 0.75, "float8_e4m3": 0.5, "float4_e2m1": 0.45, "int8": 0.5},
+        0.45,
         {"bfloat16": 0.9, "float4_e2m1": 0.85},
         0.5,
         3.5e-6,

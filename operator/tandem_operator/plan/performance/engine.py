@@ -23,6 +23,7 @@ class Engine:
     of_free: bool  # memory_share is of what weights leave free; else of all memory, weights within it
     memory_share: float = 0.9
     poll_steps: int = 1  # decode steps between two looks for new requests
+    gather_steps: int = 0  # decode steps that a prompt waits for others to come; 0: none
     lag_passes: int = 0  # passes between a request's first token and its way to the client
     fp8_kv: bool = False  # quantised checkpoints bring an FP8 KV cache
 
@@ -31,10 +32,10 @@ class Engine:
 # TensorRT-LLM (max_num_tokens 8192, inflight batching, prompts whole), SGLang (chunked_prefill_size 8192 to 16384,
 # prompts before decode, not mixed). Times: docs/reference/planner/accuracy.md.
 ENGINES: Final[Mapping[str, Engine]] = {
-    "vllm": Engine("vllm", 8192, True, True, 0.9e-3, 10e-6, 0.034, 34e-6, 0.5, of_free=False),
+    "vllm": Engine("vllm", 8192, True, True, 0.9e-3, 10e-6, 0.034, 45e-6, 0.5, of_free=False),
     "trtllm": Engine(
         "trtllm", 8192, True, False, 0.25e-3, 6e-6, 0.015, 45e-6, 1.0, of_free=True, fp8_kv=True, lag_passes=1
     ),
-    "sglang": Engine("sglang", 8192, False, True, 0.4e-3, 6e-6, 0.068, 45e-6, 0.7, of_free=False, lag_passes=1),
+    "sglang": Engine("sglang", 8192, False, True, 0.4e-3, 6e-6, 0.06, 45e-6, 0.7, of_free=False, lag_passes=1),
     "tandem": Engine("tandem", 8192, True, True, 1.0e-3, 10e-6, 0.010, 20e-6, 1.0, of_free=False),
 }
