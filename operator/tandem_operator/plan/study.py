@@ -213,7 +213,7 @@ def less_kind(model: Model, forecast: Forecast, seen: Observed, now: datetime) -
     """The model with the factors by which observed latencies exceed what it gives for the present plan.
 
     Lengths that vary much, a slow network, a busy node: what the formulas leave out shows as targets that are missed
-    although they should be met. Only after two full windows of this plan, and only for a target that is missed.
+    although they should be met. Only after full windows of this plan, and only for a target that each of them misses.
     """
     recent = windows_of_this_plan(seen, now)
     slo = seen.limits.slo
@@ -231,12 +231,23 @@ def is_queue_long(seen: Observed) -> bool:
 
 
 def windows_of_this_plan(seen: Observed, now: datetime) -> Sequence[Window]:
-    """The windows of the last window's length, if the target has stood for two of them; else none."""
-    newest_window = seen.history[-1]
+    """The newest windows that are all of this plan, over one window's length but MIN_EXCESS at least; else none."""
+    newest_window, target = seen.history[-1], seen.target
     settled_s = 2 * max(newest_window.seconds, 2 * seen.limits.interval_s)
     if seen.decided_at is not None and (now - seen.decided_at).total_seconds() < settled_s:
         return ()
-    return [w for w in seen.history if (newest_window.at - w.at).total_seconds() < newest_window.seconds]
+    found: list[Window] = []
+    for window in reversed(seen.history):
+        is_near = (newest_window.at - window.at).total_seconds() < newest_window.seconds
+        if target is None or not served_as(window, target) or not (is_near or len(found) < MIN_EXCESS):
+            break
+        found.append(window)
+    return found
+
+
+def served_as(window: Window, target: Target) -> bool:
+    """Did the target's workers serve when the window was taken? An unknown count does not contradict it."""
+    return window.prefill_workers in (None, target.prefill) and window.decode_workers in (None, target.decode)
 
 
 def excess(seen_ms: Sequence[int | None], predicted_ms: float | None, target_ms: int) -> float:
