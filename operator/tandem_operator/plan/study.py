@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
-from tandem_operator.plan.candidates import crews, is_legal
+from tandem_operator.plan.candidates import cost_of, crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.forecast import forecast
@@ -106,8 +106,8 @@ class Study:
         """A plan that was found, with its latencies."""
         return None if found is None else self.desk.weigh(self.search.target(found), self.current.target)
 
-    def neighbours(self, option: Option) -> list[Option]:
-        """The legal plans one flip or one replica away: what an engineer would ask about."""
+    def neighbours(self, option: Option, count: int) -> list[Option]:
+        """The best plans one flip or one replica away, the present one left out: what an engineer would ask about."""
         limits, target = self.seen.limits, option.target
         shifts = [(target.pools, target.prefill + d) for d in (-1, 1)]
         for pool in limits.pools:
@@ -115,7 +115,9 @@ class Study:
                 pools = {**target.pools, pool.name: target.pools[pool.name] + d}
                 shifts.append((pools, target.prefill + (d if pool.role is Role.PREFILL else 0)))
         targets = [Target(pools, prefill, sum(pools.values()) - prefill) for pools, prefill in shifts]
-        return [self.desk.weigh(t, self.current.target) for t in targets if is_legal(limits, t)]
+        legal = [t for t in targets if t != self.current.target and is_legal(limits, t)]
+        ranked = sorted(legal, key=lambda t: (-round(self.desk.rate_of(t).sure, 3), cost_of(limits, t.pools)))
+        return [self.desk.weigh(t, self.current.target) for t in ranked[:count]]
 
     @property
     def _better(self) -> Bar:

@@ -102,16 +102,10 @@ def closest_words(study: Study, option: Option) -> str:
 
 def alternatives(study: Study, chosen: Option) -> tuple[Alternative, ...]:
     """The chosen option, staying, and the best of the plans one flip or one replica away, each with why not."""
-    known = (chosen.target, study.current.target)
-    others = sorted((o for o in study.neighbours(chosen) if o.target not in known), key=usefulness)
     staying = [] if study.current.target == chosen.target else [study.current]
-    shown = [chosen, *staying, *others][:SHOWN]
+    shown = [chosen, *staying]
+    shown += study.neighbours(chosen, SHOWN - len(shown))
     return tuple(Alternative(o.target, o.forecast.prediction(), o.gpus, rejection(study, chosen, o)) for o in shown)
-
-
-def usefulness(option: Option) -> tuple[float, float, int]:
-    """Sort key: the surest first, then the cheapest, then the nearest."""
-    return -round(option.sure, 3), option.cost, option.change
 
 
 def rejection(study: Study, chosen: Option, option: Option) -> str:
