@@ -114,6 +114,8 @@ def rejection(study: Study, chosen: Option, option: Option) -> str:
         return ""
     if not study.is_feasible(option) and option.sure < chosen.sure:
         return f"attainment {100 * option.sure:.0f} % (one sigma low) against {100 * chosen.sure:.0f} %"
+    if option.cost < chosen.cost:
+        return "cheaper, but beyond one step or without headroom"
     if option.cost > chosen.cost:
         return f"takes {option.gpus} GPUs, the choice takes {chosen.gpus}"
     if option.change > chosen.change and option.forecast.attainment <= chosen.forecast.attainment:
