@@ -64,6 +64,7 @@ def load(settings: Settings) -> LoadedParts:
     tokenizer = load_tokenizer(settings.model)
     tokenizer.check_fits(model.info.vocab, str(settings.model))
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
+    grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
     return LoadedParts(Engine(model, sizes, grammars), tokenizer)
 
 

@@ -24,6 +24,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
+LOOP = {"$defs": {"n": {"$ref": "#/$defs/n"}}, "$ref": "#/$defs/n"}
 ASKED = {**CHAT, "response_format": FORMAT, "max_tokens": 150, "ignore_eos": False}
 TOOL = {"type": "function", "function": {"name": "adopt", "description": "Adopt a pet.", "parameters": SCHEMA}}
 OTHER = {"type": "function", "function": {"name": "leave"}}
@@ -173,6 +174,7 @@ async def test_json_object_is_an_object(worker):
     ("changes", "words"),
     [
         ({"min_tokens": 5}, "min_tokens"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": LOOP}}}, "no output can begin"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}}}, "schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://x/y"}}}}, "schema"),
         (
