@@ -228,3 +228,11 @@ async def test_a_conversation_with_calls_renders(worker):
     call["function"]["arguments"] = "{"
     status, _, answer = await post(worker, CHAT_PATH, {**CHAT, "messages": messages})
     assert (status, "no JSON" in answer["error"]["message"]) == (400, True)
+
+
+@needs_library
+async def test_while_calls_are_held_back_the_stream_does_not_fall_silent(worker):
+    body = {**CHAT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 40}
+    _, lines = await events(worker, CHAT_PATH, {**body, "stream_options": {"include_usage": True}})
+    chunks = [json.loads(line) for line in lines[:-1]]
+    assert len(chunks) == chunks[-1]["usage"]["completion_tokens"] + 1
