@@ -72,6 +72,10 @@ def use_gguf(directory, content):
         pytest.param(lambda at: cut_file(at / "model.safetensors"), "no sound", id="weights cut short"),
         pytest.param(lambda at: (at / INDEX).write_text("{}"), "weight_map", id="an index without a map"),
         pytest.param(lambda at: edit_config(at, mlp_bias=True), "mlp_bias", id="biases"),
+        pytest.param(lambda at: edit_config(at, partial_rotary_factor=0.5), "partial_rotary", id="partly turned"),
+        pytest.param(
+            lambda at: edit_config(at, quantization_config={"quant_method": "awq"}), "quantised .awq", id="quantised"
+        ),
         pytest.param(lambda at: edit_config(at, attention_bias=True), "q_proj.bias", id="biases that are not there"),
         pytest.param(lambda at: edit_config(at, max_position_embeddings=256), "--max-context 512", id="context"),
         pytest.param(drop_weight, "up_proj", id="a weight is missing"),
