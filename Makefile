@@ -7,6 +7,7 @@ PY := $(ENV)/bin/python
 CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
+DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean
@@ -47,6 +48,9 @@ system:  ## Debian's packages
 cluster: $(CLUSTER)  ## the one-machine control plane
 
 model: $(MODEL)  ## the model that the local worker image carries
+
+bench-transfer: env  ## how fast pages move between two workers, beside a plain copy
+	$(PY) -m e2e.bench.transfer --data $(DATA)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock

@@ -41,6 +41,7 @@ LOG = logging.getLogger(__name__)
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
+TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken, the peer is ended
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
@@ -81,6 +82,7 @@ class Link(asyncio.BufferedProtocol):
         self._linked = ""  # the backend that this connection is counted under
         self._paused = False
         self._silent = 0
+        self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits
 
@@ -264,6 +266,7 @@ class Link(asyncio.BufferedProtocol):
         self.send(Taken(generation=message.generation, size=len(body), at=message.at))
 
     def _hear_taken(self, message: Taken) -> None:
+        self._untaken_s = 0.0
         if not self._outbox.taken(message.generation, message.size):
             raise WireError(f"{message.size} B were taken of a transfer that has not so many under way")
         if message.at != BESIDE:
@@ -366,6 +369,10 @@ class Link(asyncio.BufferedProtocol):
         self._silent += 1
         if self._silent > SILENT_PINGS:
             self.abort(f"no sign of life for {SILENT_PINGS * PING_EVERY_S:.0f} s")
+            return
+        self._untaken_s = self._untaken_s + PING_EVERY_S if self._outbox.flying else 0.0
+        if self._untaken_s > TAKEN_S:
+            self.abort(f"no page was taken for {TAKEN_S:.0f} s")
             return
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())

@@ -309,7 +309,7 @@ def identity_of(worker):
 
     info, settings = worker.engine.info, worker.settings
     return Identity(settings.served_name, info.config_hash, settings.dtype, settings.page_tokens, info.layers,
-                    info.kv_heads, info.head_dim, "hand-made", 99)  # fmt: skip
+                    info.kv_heads, info.head_dim, "hand-made", 99, backend=settings.backend)  # fmt: skip
 
 
 async def forge(decode):
@@ -429,6 +429,26 @@ async def test_nobody_takes_what_was_not_sent(pair):
     await hand.send(Taken(generation=Generation(1, 1), size=1000))
     await eventually(lambda: not link.alive, "the connection ends")
     assert "has not so many under way" in link._reason
+
+
+async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):
+    """It pings and reads, so it is not silent; its pages would be under way for ever."""
+    monkeypatch.setattr("tandem_worker.transfer.link.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("tandem_worker.transfer.link.TAKEN_S", 0.2)
+    monkeypatch.setattr("tandem_worker.transfer.link.SILENT_PINGS", 10**6)
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    await hand.send(
+        Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), struct.pack("<9i", *[5] * 9)
+    )
+    await hand.read()
+    await hand.send(TicketGranted(request="r", generation=Generation(1, 1), first_page=0, lease_ms=1))
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert "no page was taken" in link._reason
+    await eventually(prefill.is_empty, "the prefill worker holds nothing")
 
 
 async def test_a_stranger_cannot_make_the_worker_allocate(pair):
