@@ -10,7 +10,8 @@ KUBE := 1.37.2
 DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean
+.PHONY: help demo down test test-full check crds env cluster model system lock clean \
+  bench-simulator bench-published bench-accuracy bench-control bench-decision
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -39,6 +40,21 @@ check: env  ## lint, types, arrows, generated files
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
 	$(PY) -m tandem_worker.transfer.page
+
+bench-simulator: env  ## simulated requests per CPU second, beside two peers' (DATA=folder, ARGS="--splitwise DIR --dynosim PYTHON")
+	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)
+
+bench-published: env  ## published results reproduced; 1 if one misses its tolerance (DATA=folder)
+	$(PY) -m e2e.bench.published --data $(DATA)
+
+bench-accuracy: env  ## measured TTFT and TPOT beside the performance model's (SILICON=FILE)
+	$(PY) -m e2e.bench.accuracy $(or $(SILICON),$(DATA)/silicon_ttft_tpot.csv)
+
+bench-control: env  ## every planner on recorded and spliced traces (DATA=folder, QUICK=--quick)
+	$(PY) -m e2e.bench.control --data $(DATA) $(QUICK)
+
+bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
+	$(PY) -m e2e.bench.decision
 
 env: $(ENV)/.current  ## the locked environment
 

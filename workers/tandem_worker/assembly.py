@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine import Engine, EngineError, EngineSettings, Tokenizer, load_model, load_tokenizer
+from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.service import Loaded, Service
 from tandem_worker.transfer.backends import make_backend
@@ -62,7 +62,9 @@ def load(settings: Settings) -> LoadedParts:
     )
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
-    return LoadedParts(Engine(model, sizes), tokenizer)
+    tokenizer.check_fits(model.info.vocab, str(settings.model))
+    grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
+    return LoadedParts(Engine(model, sizes, grammars), tokenizer)
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:

@@ -35,6 +35,11 @@ DECISION_REASONS: Final = (
     DecisionReason("PrometheusRefused", "Prometheus refuses the query: the target is held.", _METRICS),
     DecisionReason("WindowFilling", "Metrics without a gap do not cover one window yet.", _WAIT),
     DecisionReason("MoveOpen", "The workers of the last move do not all serve in their roles yet.", _WAIT),
+    DecisionReason(
+        "MoveStuck",
+        "Pods of the last move were not ready by the deadline: what serves decides, and nothing of it shrinks.",
+        "Look at the pods that are not ready; the message counts them by role.",
+    ),
     DecisionReason("Cooldown", "The newest window began before the last move: it tells of another plan.", _WAIT),
     DecisionReason("ModelUnknown", "No worker has told the model's shape yet.", _WAIT),
     DecisionReason("NotCalibrated", "No window shows a role at work that the load needs.", _WAIT),

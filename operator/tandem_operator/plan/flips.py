@@ -39,11 +39,14 @@ def choose_flips(
     living = [w for w in workers if not w.deleting and w.role is not Role.BOTH]
     prefill = sum(w.role is Role.PREFILL for w in living)
     missing_prefill, missing_decode = target.prefill - prefill, target.decode - (len(living) - prefill)
+    # A role keeps what it serves with until its own pods are ready: a surplus that still starts serves nobody.
     # Pods that are still to come start in their pool's role and may fill a gap; a surplus is certain.
     if missing_decode < 0 < missing_prefill:
-        return flips_from(living, Role.DECODE, min(missing_prefill, -missing_decode), min_decode, homes(pools))
+        least = max(min_decode, target.decode)
+        return flips_from(living, Role.DECODE, min(missing_prefill, -missing_decode), least, homes(pools))
     if missing_prefill < 0 < missing_decode:
-        return flips_from(living, Role.PREFILL, min(missing_decode, -missing_prefill), min_prefill, homes(pools))
+        least = max(min_prefill, target.prefill)
+        return flips_from(living, Role.PREFILL, min(missing_decode, -missing_prefill), least, homes(pools))
     return ()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import msgspec
 
 from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueFullError, Sampling
 from tandem_worker.transfer.push import (
@@ -320,28 +322,12 @@ class Sink:
 
 def to_sampling(fields: SamplingFields) -> Sampling:
     """The wire's sampling → the engine's."""
-    return Sampling(
-        max_tokens=fields.max_tokens,
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        seed=fields.seed,
-        stop_ids=fields.stop_ids,
-        ignore_eos=fields.ignore_eos,
-        top_logprobs=fields.top_logprobs,
-    )
+    return Sampling(**msgspec.structs.asdict(fields))
 
 
 def from_sampling(sampling: Sampling) -> SamplingFields:
     """The engine's sampling → the wire's."""
-    return SamplingFields(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        stop_ids=sampling.stop_ids,
-        ignore_eos=sampling.ignore_eos,
-        top_logprobs=sampling.top_logprobs,
-    )
+    return SamplingFields(**asdict(sampling))
 
 
 def code_of(error: EngineError) -> str:

@@ -17,6 +17,7 @@ HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
 NONCE_BYTES: Final = 32
+MAX_GRAMMAR: Final = 32 * 1024  # characters; the engine holds it to as many bytes, so that the header holds it
 
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -104,6 +105,15 @@ class SamplingFields(msgspec.Struct, frozen=True):
     stop_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=64)] = ()
     ignore_eos: bool = False
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    top_k: Count = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[tuple[tuple[TokenId, float], ...], msgspec.Meta(max_length=300)] = ()
+    min_tokens: Count = 0
+    grammar: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR)] = ""
+    priority: int = 0
 
 
 class Prefill(Message, frozen=True, kw_only=True):

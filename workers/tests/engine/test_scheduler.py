@@ -7,8 +7,8 @@ from tandem_worker.engine.scheduler import MAX_ASKED, Bounds, Decoding, Prefilli
 BOUNDS = Bounds(chunk_tokens=100, max_batch=4)
 
 
-def decode(name: str, age: int = 0, *, page: bool = False) -> Decoding:
-    return Decoding(name, age, page)
+def decode(name: str, age: int = 0, *, page: bool = False, priority: int = 0) -> Decoding:
+    return Decoding(name, age, page, priority)
 
 
 def job(name: str, left: int, need: int = 1, age: int = 9, *, started: bool = False) -> Prefilling:
@@ -53,6 +53,10 @@ def half(name: str, left: int, ticket: str, need: int = 1) -> Prefilling:
         pytest.param(
             [decode("a", 1, page=True), decode("b", 2, page=True)], [], 1, StepPlan(preempt=("b",)),
             id="the youngest gives way",
+        ),
+        pytest.param(
+            [decode("a", 1, page=True, priority=1), decode("b", 2, page=True)], [], 1, StepPlan(preempt=("a",)),
+            id="the less urgent gives way, young or old",
         ),
         pytest.param(
             [decode("a", 1, page=True)], [job("p", 50, age=2, started=True)], 0, StepPlan(preempt=("p",)),
