@@ -11,7 +11,7 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision
+  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer
 .DEFAULT_GOAL := help
 
 help:  ## this list

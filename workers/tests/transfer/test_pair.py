@@ -155,6 +155,56 @@ async def test_a_lost_connection_ends_the_request_and_leaves_nothing(pair, momen
     assert again.failure is None
 
 
+@pytest.fixture
+async def wide_pair(model):
+    async with running(model, "p0") as prefill, running(model, "d0", connections=3) as decode:
+        yield prefill, decode
+
+
+async def test_pages_travel_over_several_connections(wide_pair):
+    prefill, decode = wide_pair
+    prompts = [prompt(f"wide{n}", n) for n in (1, 100, 480, 470)]
+    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    others = [link for link in prefill.node._listening._links if link._joins is not None]
+    assert len(others) == 2
+    assert {link._joins.nonce for link in others} == {first.nonce}
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the first", "another"])
+async def test_connections_end_together(wide_pair, which):
+    prefill, decode = wide_pair
+    heard = await pull(decode, prefill, "r", prompt("together", 480), GREEDY)
+    await heard.until(lambda heard: heard.bytes > 0)
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    links = [first, *first._others]
+    links[which].abort("cut by the test")
+    await heard.until(lambda heard: heard.over)
+    await eventually(lambda: not any(link.alive for link in links), "all are gone")
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+    again = await pull(decode, prefill, "r2", prompt("together", 480), GREEDY)
+    await again.until(lambda heard: heard.over)
+    assert again.failure is None
+
+
+async def test_nobody_joins_a_connection_that_is_not_there(pair):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    handshake = Handshake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64), bytes(32))
+    assert (await hand.talk(handshake)).peer
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await hand.read()
+    writer.close()
+
+
 def backends_of(worker):
     """Backend → 1 or 0, as /metrics has it."""
     lines = worker.service.metrics.exposition().decode().splitlines()
@@ -295,7 +345,9 @@ class HandMade:
                     return message, raw
 
     async def shake(self, side, identity, key):
-        handshake = Handshake(side, identity, key)
+        return await self.talk(Handshake(side, identity, key))
+
+    async def talk(self, handshake):
         for message in handshake.start().send:
             await self.send(message)
         while True:
@@ -411,6 +463,7 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
         pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
         pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
+        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=342), 342 * 3072, id="longer than a frame"),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
