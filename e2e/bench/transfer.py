@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 KEY: Final = bytes(32)
 SIZES: Final = "64KiB,1MiB,16MiB,64MiB,256MiB,1GiB"
 UNITS: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-SHAPE: Final = {"page_tokens": 16, "layers": 30, "kv_heads": 3, "head_dim": 64}  # SmolLM2-135M: 368,640 B in bf16
+PAGE_TOKENS, LAYERS, KV_HEADS, HEAD_DIM = 16, 30, 3, 64  # SmolLM2-135M: pages of 368,640 B in bf16
 SEGMENT: Final = 1 << 20
 DIRECTORY: Final = Path(tempfile.gettempdir())
 
@@ -57,7 +57,16 @@ def parse_sizes(text: str) -> dict[str, int]:
 def identity(backend: str) -> Identity:
     """A worker of this bench."""
     return Identity(
-        "bench", "bench", "bfloat16", **SHAPE, worker="bench", incarnation=new_incarnation(), backend=backend
+        model="bench",
+        config_hash="bench",
+        dtype="bfloat16",
+        page_tokens=PAGE_TOKENS,
+        layers=LAYERS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        worker="bench",
+        incarnation=new_incarnation(),
+        backend=backend,
     )
 
 
@@ -82,7 +91,7 @@ class Half:
         self.identity = identity(backend)
         self.frames = Frames(self.identity)
         pages = max(1, most // self.frames.page_bytes)
-        shape = (pages, SHAPE["layers"], 2, SHAPE["page_tokens"], SHAPE["kv_heads"], SHAPE["head_dim"])
+        shape = (pages, LAYERS, 2, PAGE_TOKENS, KV_HEADS, HEAD_DIM)
         self.store = torch.ones(shape, dtype=torch.bfloat16)
         made = make_backend(backend, DIRECTORY, self.frames.frame_bytes)
         self.meter = Agreed()

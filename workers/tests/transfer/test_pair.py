@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -533,4 +534,29 @@ async def test_an_old_lease_is_over_when_nothing_comes(model):
         assert decode.engine.stats().quarantined_pages == 3
         silent.close()
         await eventually(decode.is_empty, "the connection's end is the fence")
+        server.close()
+
+
+@pytest.mark.parametrize("bound", ["time", "pages"])
+async def test_a_writer_that_lives_but_never_says_that_it_stopped_is_cut_off(model, bound, caplog):
+    async with running(model, "d0") as decode:
+        mute, link, server = await forge(decode)
+        heard = Heard()
+        decode.node.decode.ask(link, "r", prompt("mute", 10), GREEDY, heard)
+        await mute.read()
+        await mute.send(AskTicket(request="r", pages=3))
+        await mute.read()
+        decode.node.decode.cancel("r")
+        assert decode.engine.stats().quarantined_pages == 3
+        assert link.alive
+        if bound == "time":
+            held = decode.node.decode._by_request["r"]
+            held.ticket = replace(held.ticket, ends_at=0.0)
+        else:
+            decode.node.decode._quarantine_pages = 2
+        await eventually(decode.is_empty, "its connection's end is the fence")
+        assert not link.alive
+        assert value_of(decode, "tandem_transfer_cut_off_total") == 1
+        assert "closed for good" in caplog.text
+        mute.close()
         server.close()
