@@ -115,6 +115,10 @@ def stay(case: Study) -> Decision:
     if case.breach is None:
         reason = "WithinTargets" if verdict.answer is Answer.YES else verdict.reason
         message = f"{verdict.message}; {bottleneck_words(now.forecast, case.load)}"
+    elif passes(case) and case.later is not None:
+        reason = "Recovering"
+        told = f"in {case.later.ahead_s:.0f} s {case.later.load.arrival_rate:.2f} req/s by forecast"
+        message = f"{why_words(case)}; {told}, predicted {forecast_words(case.later.current.forecast, slo)}"
     elif not is_breached(case) or case.better_plan is not None:
         reason = "BreachNotConfirmed"
         message = f"{why_words(case)}; {predicted}"
@@ -126,6 +130,12 @@ def stay(case: Study) -> Decision:
         reason = "Infeasible"
         message = f"{why_words(case)}; no allowed plan is clearly better; {closest_words(case, best)}"
     return Decision(Action.HOLD, reason, message, now.target, now.forecast.prediction(), alternatives(case, now))
+
+
+def passes(case: Study) -> bool:
+    """Is the breach old enough for replicas, and will the present plan carry the load by the time that they serve?"""
+    patience = case.seen.limits.steadiness.up_window_s
+    return case.later is not None and is_breached(case, patience) and case.is_feasible(case.later.current)
 
 
 def drain_words(case: Study) -> str:
