@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine import Engine, EngineError, EngineSettings, Tokenizer, load_model, load_tokenizer
+from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.service import Loaded, Service
+from tandem_worker.transfer.backends import make_backend
+from tandem_worker.transfer.frames import Frames
 from tandem_worker.transfer.handshake import Identity, new_incarnation
 from tandem_worker.transfer.node import Node
-from tandem_worker.transfer.tcp import TcpTransfer
 from tandem_worker.transfer.ticket import State
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ def load(settings: Settings) -> LoadedParts:
     )
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
-    return LoadedParts(Engine(model, sizes), tokenizer)
+    tokenizer.check_fits(model.info.vocab, str(settings.model))
+    if not model.info.eos_ids:  # some repositories name it in the tokenizer's files alone
+        model = replace(model, info=replace(model.info, eos_ids=tokenizer.eos_ids))
+    grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
+    grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
+    return LoadedParts(Engine(model, sizes, grammars), tokenizer)
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -78,27 +84,34 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         head_dim=info.head_dim,
         worker=settings.worker,
         incarnation=new_incarnation(),
+        revision=settings.revision,
+        backend=settings.backend,
     )
+    frames = Frames(identity)
     post = Bridge(asyncio.get_running_loop()).post
     node = Node(
         engine,
-        TcpTransfer(identity),
+        frames,
+        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes),
         identity,
         settings.key,
         post=post,
         meter=service.metrics,
         prefill_timeout_s=settings.prefill_timeout_s,
         local_host=None if settings.host in ANY_ADDRESS else settings.host,
+        connections=settings.connections,
     )
     kv_port = await node.start(settings.host, settings.kv_port)
     engine.start()
     decode = node.decode
     service.metrics.describe_worker(
         info,
-        settings.backend,
         engine.stats,
-        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED)),
+        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED, State.CUT)),
+        {"decode": decode.refusals, "prefill": node.prefill.refusals},
     )
+    if settings.backend == "tcp":  # there is no other way, and none to fall back from
+        service.metrics.linked("tcp", 1)
     service.become_ready(
         Loaded(
             engine=engine,

@@ -35,6 +35,11 @@ DECISION_REASONS: Final = (
     DecisionReason("PrometheusRefused", "Prometheus refuses the query: the target is held.", _METRICS),
     DecisionReason("WindowFilling", "Metrics without a gap do not cover one window yet.", _WAIT),
     DecisionReason("MoveOpen", "The workers of the last move do not all serve in their roles yet.", _WAIT),
+    DecisionReason(
+        "MoveStuck",
+        "Pods of the last move were not ready by the deadline: what serves decides, and nothing of it shrinks.",
+        "Look at the pods that are not ready; the message counts them by role.",
+    ),
     DecisionReason("Cooldown", "The newest window began before the last move: it tells of another plan.", _WAIT),
     DecisionReason("ModelUnknown", "No worker has told the model's shape yet.", _WAIT),
     DecisionReason("NotCalibrated", "No window shows a role at work that the load needs.", _WAIT),
@@ -48,6 +53,9 @@ DECISION_REASONS: Final = (
         "Infeasible",
         "No plan within the bounds meets the targets; the closest one is chosen or kept.",
         "Relax spec.slo, or raise the pools' maxima or the budget.",
+    ),
+    DecisionReason(
+        "LoadRising", "The targets are met, and the load forecast over a replica's start is more than the plan carries."
     ),
     DecisionReason("SlackConfirmed", "The targets were met with room to spare for the whole scale-down window."),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.facts import Role, Target
+from tandem_operator.plan.facts import Objective, Role, Target
 from tandem_operator.plan.predict import Crew
 from tandem_operator.plan.roofline import prior_of
 
@@ -33,10 +33,20 @@ def gpus_of(limits: Limits, pools: Mapping[str, int]) -> int:
 
 
 def cost_of(limits: Limits, pools: Mapping[str, int]) -> float:
-    """Price per hour; GPUs where any price is unknown, so that a missing price never looks cheap."""
-    if any(p.device.price_per_hour <= 0 for p in limits.pools):
-        return float(gpus_of(limits, pools))
-    return sum(p.gpus * p.device.price_per_hour * pools.get(p.name, 0) for p in limits.pools)
+    """What these replicas cost by the objective, an hour."""
+    return sum(price * pools.get(p.name, 0) for p, price in zip(limits.pools, prices_of(limits), strict=True))
+
+
+def prices_of(limits: Limits) -> tuple[float, ...]:
+    """One replica of each pool by the objective: price per hour, or watts.
+
+    GPUs where any figure is unknown, so that a missing price never looks cheap.
+    """
+    by_power = limits.objective is Objective.POWER
+    each = [p.device.watts if by_power else p.device.price_per_hour for p in limits.pools]
+    if any(value <= 0 for value in each):
+        return tuple(float(p.gpus) for p in limits.pools)
+    return tuple(p.gpus * value for p, value in zip(limits.pools, each, strict=True))
 
 
 def is_within_budget(limits: Limits, pools: Mapping[str, int]) -> bool:
@@ -215,7 +225,7 @@ def crews(limits: Limits, target: Target, model: ModelShape) -> tuple[tuple[Crew
     for pool, role in [*own, *((p, other[role]) for p, role in reversed(own))]:
         count = min(left[pool.name], wanted[role])
         if count:
-            by_role[role].append(Crew(prior_of(pool.device, pool.gpus, model), count))
+            by_role[role].append(Crew(prior_of(pool.device, pool.gpus, model), count, pool.name))
             left[pool.name] -= count
             wanted[role] -= count
     return tuple(by_role[Role.PREFILL]), tuple(by_role[Role.DECODE])

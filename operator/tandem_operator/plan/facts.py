@@ -35,6 +35,13 @@ class Answer(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class Objective(StrEnum):
+    """What a cheaper plan saves."""
+
+    PRICE = "Price"
+    POWER = "Power"
+
+
 MAX_BATCH = 64  # what a Tandem worker takes where its arguments do not say
 
 
@@ -57,6 +64,7 @@ class Device:
     bandwidth: float  # bytes/s
     link: float  # bytes/s between a prefill and a decode worker
     price_per_hour: float
+    watts: float = 0.0  # 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,7 @@ class Limits:
     interval_s: int = 15
     steadiness: Steadiness = field(default_factory=Steadiness)
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
+    objective: Objective = Objective.PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,13 @@ class Window:
     decode: RoleUse = field(default_factory=RoleUse)
     prefill_workers: int | None = None  # serving workers of the role at `at`
     decode_workers: int | None = None
+    # Squared coefficients of variation: of the gaps between arrivals (or their index of dispersion; None: Poisson is
+    # assumed), and of the prompts' lengths.
+    arrival_cv2: float | None = None
+    prompt_cv2: float | None = None
+    # What the workers of single pools did, where more than one pool has a role and the metrics tell them apart.
+    prefill_of: Mapping[str, RoleUse] = field(default_factory=dict)
+    decode_of: Mapping[str, RoleUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +211,7 @@ class Observed:
     metrics: Verdict  # the fleet observer's MetricsAvailable for this resource
     history: tuple[Window, ...] = ()  # oldest first, the last is the newest; bounded
     model: ModelShape | None = None
+    start_s: float | None = None  # seconds from a new replica's creation until it serves; None: never seen
 
 
 class Action(StrEnum):

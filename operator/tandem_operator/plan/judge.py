@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.candidates import Step, candidates, is_legal
+from tandem_operator.plan.candidates import is_legal, is_within_budget
 from tandem_operator.plan.facts import Action, Answer, Verdict
 
 if TYPE_CHECKING:
@@ -128,8 +128,14 @@ class Breach:
     verdict: Verdict
 
 
-def breach(history: Sequence[Window], slo: Slo) -> Breach | None:
-    """The present breach, or None when the newest window is within its targets or unknown."""
+def breach(history: Sequence[Window], slo: Slo, interval_s: int | None = None) -> Breach | None:
+    """The present breach, or None when the newest window is within its targets or unknown.
+
+    With `interval_s` it counts back to the last gap at most: what was missed before a pause or an outage says nothing
+    about now.
+    """
+    if interval_s is not None:
+        history = contiguous(history, interval_s)
     verdict = judge_window(history, slo) if history else None
     if verdict is None or verdict.answer is not Answer.NO:
         return None
@@ -156,7 +162,7 @@ def judge_scaling(seen: Observed, now: datetime) -> Verdict:
     short = [f"{p.name} {p.ready}/{seen.target.pools.get(p.name, 0)}" for p in lacking]
     if short and since > NOT_READY_AFTER_S:
         return Verdict(Answer.YES, "PodsNotReady", f"{', '.join(short)} workers ready {since:.0f} s after the decision")
-    missed = breach(seen.history, seen.limits.slo)
+    missed = breach(seen.history, seen.limits.slo, seen.limits.interval_s)
     if missed and is_legal(seen.limits, seen.target) and not may_grow(seen.limits, seen.target):
         message = f"targets are missed, and pools and budget are used up: {missed.verdict.message}"
         return Verdict(Answer.YES, "AtMaximum", message)
@@ -170,8 +176,8 @@ def lacks(name: str, ready: int, target: Target) -> bool:
 
 def may_grow(limits: Limits, target: Target) -> bool:
     """Is there a legal target with more workers?"""
-    total = sum(target.pools.values())
-    return any(sum(c.pools.values()) > total for c in candidates(limits, target, Step(1, 0, total)))
+    grown = ((p, {**target.pools, p.name: target.pools[p.name] + 1}) for p in limits.pools)
+    return any(pools[p.name] <= p.maximum and is_within_budget(limits, pools) for p, pools in grown)
 
 
 def is_move(action: Action) -> bool:

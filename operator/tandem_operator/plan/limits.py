@@ -70,7 +70,7 @@ def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerato
     # A price may stay unknown (0 then), the physics may not.
     flops, memory, bandwidth, link, price = own
     if flops is not None and memory is not None and bandwidth is not None and link is not None:
-        return Device(hardware.accelerator, flops, memory, bandwidth, link, price or 0.0)
+        return Device(hardware.accelerator, flops, memory, bandwidth, link, price or 0.0, watts_of(hardware, catalogue))
     entry = find(hardware.accelerator, catalogue)
     return Device(
         entry.name,
@@ -79,7 +79,14 @@ def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerato
         entry.bandwidth if bandwidth is None else bandwidth,
         entry.link if link is None else link,
         entry.price_per_hour if price is None else price,
+        entry.watts,
     )
+
+
+def watts_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> float:
+    """The accelerator's power by the catalogue; 0 where it has no such entry."""
+    entry = catalogue.get(hardware.accelerator)
+    return 0.0 if entry is None else entry.watts
 
 
 def scaled(value: int | None, unit: float) -> float | None:

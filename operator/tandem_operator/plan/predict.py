@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, inf, sqrt
-from statistics import NormalDist
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from math import erfc, exp, inf, sqrt
+from typing import TYPE_CHECKING, NamedTuple
 
 from tandem_operator.plan.facts import Prediction
+from tandem_operator.plan.queueing import POISSON, SERVICE_CV2, delay_of, length_atoms, peakedness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tandem_operator.plan.calibrate import Fit
     from tandem_operator.plan.facts import Slo
+    from tandem_operator.plan.queueing import Delay
     from tandem_operator.plan.roofline import Prior
 
 CHUNK_TOKENS = 256  # KV travels chunk by chunk beside the compute; only the last chunk is waited for
-VARIABILITY = 0.75  # (Ca² + Cs²)/2: Poisson arrivals (1), prompt lengths between fixed (0) and exponential (1)
 BEYOND_MS = 600_000.0  # ten minutes: a latency beyond this is "beyond every bound"
-HALVINGS = 40  # ten minutes to a nanosecond
-NORMAL = NormalDist()
+HALVINGS = 30  # ten minutes to a microsecond
+STEPS = 12  # Newton's, from below, on a concave function: more than enough
+LEAST_S = 1e-9  # nothing takes no time at all
+LEAST_SPREAD = 0.02  # of a request's mean step: what no formula knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,17 @@ class Load:
     computed_tokens: float
     output_tokens: float
     waiting_tokens: float = 0.0  # prefill backlog now; priced as time to drain, never as infeasibility
+    arrival_cv2: float | None = None  # squared coefficient of variation of the gaps; None: Poisson is assumed
+    prompt_cv2: float | None = None  # of the prompts' lengths; None: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Equal workers of one role."""
+    """Equal workers of one role; `pool` names where their costs were observed, '' where nothing says."""
 
     prior: Prior
     workers: int
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,14 @@ class Model:
     pessimism: float = 0.0
     ttft_factor: float = 1.0  # observed over predicted latency, where the formulas have proved too kind
     tpot_factor: float = 1.0
+    prefill_of: Mapping[str, Fit] = field(default_factory=dict)  # pools whose workers were observed by themselves
+    decode_of: Mapping[str, Fit] = field(default_factory=dict)
+
+    def of(self, pool: str) -> Model:
+        """The model with this pool's own fits, where it has any."""
+        return replace(
+            self, prefill=self.prefill_of.get(pool, self.prefill), decode=self.decode_of.get(pool, self.decode)
+        )
 
     def prompt_s(self, prior: Prior, tokens: float) -> float:
         """Seconds of one prompt on one worker; the link is priced in where it is slower than the compute."""
@@ -93,14 +106,20 @@ class Forecast:
         """How far beyond its capacity the fuller side is; at most 1 is within."""
         return max(self.prefill.utilisation, self.decode.utilisation)
 
+    @property
+    def is_idle(self) -> bool:
+        """Is there no load to predict for?"""
+        return self.prefill.latency_ms == self.decode.latency_ms == 0
+
     def prediction(self) -> Prediction:
-        """As the status shows it."""
-        return Prediction(as_ms(self.prefill.latency_ms), as_ms(self.decode.latency_ms), round(self.attainment, 4))
+        """As the status shows it; no load predicts nothing."""
+        share = None if self.is_idle else round(self.attainment, 4)
+        return Prediction(as_ms(self.prefill.latency_ms), as_ms(self.decode.latency_ms), share)
 
 
 def as_ms(value: float | None) -> int | None:
-    """Whole milliseconds; None stays None."""
-    return None if value is None else round(value)
+    """Whole milliseconds; None for what diverges and for what no request would see (0)."""
+    return round(value) if value else None
 
 
 def predict(prefill: Sequence[Crew], decode: Sequence[Crew], load: Load, model: Model, slo: Slo) -> Forecast:
@@ -116,86 +135,92 @@ def together(prefill: Side, decode: Side, drain: float | None) -> Forecast:
     return Forecast(prefill, decode, drain)
 
 
-def predict_ttft(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> Side:
-    """TTFT = waiting + prefill + the last chunk's way over the link.
+# --- prefill ---
 
-    Waiting of M/G/p after Allen and Cunneen with Sakasegawa's probability of waiting:
-    P(W > t) = Pw·exp(-t/m), Pw = ρ^(√(2(p+1)) - 1), m = (Ca² + Cs²)/2 · S/(p·(1-ρ)).
-    Different workers share the load in proportion to their speed (the router sends to the shortest backlog).
+
+class PromptCost(NamedTuple):
+    """One prompt of mean length on one worker, in seconds."""
+
+    seconds: float
+    fixed_s: float  # of it: the same for every length
+    last_chunk_s: float  # the last chunk's KV over the link; earlier chunks travelled beside the compute
+
+
+def prompt_cost(model: Model, prior: Prior, load: Load) -> PromptCost:
+    """What a prompt of the load's mean length costs one worker."""
+    seconds = max(model.prompt_s(prior, load.computed_tokens), LEAST_S)
+    chunk = min(load.computed_tokens, CHUNK_TOKENS) * prior.transfer_token_s
+    return PromptCost(seconds, min(model.prompt_s(prior, 0.0), seconds), chunk)
+
+
+Share = tuple[float, PromptCost]  # of the requests, and what each costs
+
+
+class PromptQueue(NamedTuple):
+    """Prompts in front of prefill workers."""
+
+    utilisation: float
+    delay: Delay
+    shares: tuple[Share, ...]
+
+
+def queue_of(members: Sequence[tuple[int, PromptCost]], load: Load) -> PromptQueue | float:
+    """The queue in front of these workers (count, cost), or the utilisation where it grows for ever.
+
+    Different workers share the load in proportion to their speed (the router sends to the shortest backlog, which is
+    the same as one queue for all: the least backlog ends first).
     """
-    workers = sum(c.workers for c in crews)
+    capacity = sum(n / cost.seconds for n, cost in members)
+    rho = load.arrival_rate / capacity if capacity else inf
+    if rho >= 1:
+        return rho
+    shares = tuple((n / cost.seconds / capacity, cost) for n, cost in members if n)
+    delay = delay_of(rho, sum(n for n, _ in members), capacity, variability(load), service_cv2(shares, load))
+    return PromptQueue(rho, delay, shares)
+
+
+def service_cv2(shares: Sequence[Share], load: Load) -> float:
+    """Squared variation of prefill times: of the lengths, less the part of a prompt's time that no length changes."""
+    if load.prompt_cv2 is None:
+        return SERVICE_CV2
+    return load.prompt_cv2 * sum(share * ((c.seconds - c.fixed_s) / c.seconds) ** 2 for share, c in shares)
+
+
+def first_within(queue: PromptQueue | float, atoms: Sequence[tuple[float, float]], seconds: float) -> float:
+    """P(waiting + prefill + the last chunk's way over the link <= seconds), over the prompts' lengths."""
+    if not isinstance(queue, PromptQueue):
+        return 0.0
+    total, within = 0.0, queue.delay.within
+    for share, cost in queue.shares:
+        left = seconds - cost.last_chunk_s - cost.fixed_s
+        growing = cost.seconds - cost.fixed_s
+        total += share * sum(p * within(left - m * growing) for m, p in atoms)
+    return total
+
+
+def utilisation_of(found: PromptQueue | Batch | float) -> float:
+    """Share of the capacity in use; beyond 1 it is the number itself."""
+    return found if isinstance(found, float) else found.utilisation
+
+
+def predict_ttft(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> Side:
+    """TTFT = waiting + prefill + the last chunk's way over the link, at the SLO's percentile."""
     if load.arrival_rate <= 0:
         return Side(0.0, 0.0, 1.0)
-    if workers == 0:
-        return Side(inf, None, 0.0)
-    services = [(c.workers, model.prompt_s(c.prior, load.computed_tokens), c.prior) for c in crews if c.workers]
-    capacity = sum(n / s for n, s, _ in services)
-    rho = load.arrival_rate / capacity
-    if rho >= 1:
-        return Side(rho, None, 0.0)
-    waits = rho ** (sqrt(2 * (workers + 1)) - 1)
-    mean_wait = VARIABILITY / (capacity * (1 - rho))
-    shares = [(n / s / capacity, s + last_chunk_s(prior, load)) for n, s, prior in services]
+    members = [(c.workers, prompt_cost(model.of(c.pool), c.prior, load)) for c in crews if c.workers]
+    return first_side(queue_of(members, load), load, model.ttft_factor, slo)
+
+
+def first_side(queue: PromptQueue | float, load: Load, factor: float, slo: Slo) -> Side:
+    """The side of a queue, its percentile found by bisection."""
+    if not isinstance(queue, PromptQueue):
+        return Side(queue, None, 0.0)
+    atoms = length_atoms(load.prompt_cv2)
 
     def within(seconds: float) -> float:
-        left = [(share, seconds / model.ttft_factor - s) for share, s in shares]
-        return float(sum(share * (1 - waits * exp(-wait / mean_wait)) for share, wait in left if wait >= 0))
+        return first_within(queue, atoms, seconds / factor)
 
-    return Side(rho, quantile_ms(within, slo.percentile / 100), within(slo.ttft_ms / 1000))
-
-
-def last_chunk_s(prior: Prior, load: Load) -> float:
-    """Seconds that the last chunk's KV needs over the link; earlier chunks travelled beside the compute."""
-    return min(load.computed_tokens, CHUNK_TOKENS) * prior.transfer_token_s
-
-
-def predict_tpot(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> Side:
-    """TPOT from the batch at which throughput meets demand, with the batch's spread for the percentile.
-
-    Fixed point: N on every worker with Σ workers·N/step(1+N) = λ·(osl-1) (an arriving request sees N others).
-    Spread (linear noise of the birth-death process): Var N = N·step(N)/step(0), divided by the number of workers,
-    among which the router evens N out, and averaged over the request's life, whose length in relaxation times is
-    x = step(0)/step(N): factor 2(x - 1 + e^-x)/x².
-    """
-    crews = [c for c in crews if c.workers]
-    tokens_rate = load.arrival_rate * max(load.output_tokens - 1, 0.0)
-    if tokens_rate <= 0:
-        return Side(0.0, 0.0, 1.0)
-    if not crews:
-        return Side(inf, None, 0.0)
-    context = load.prompt_tokens + load.output_tokens / 2
-    room = min(model.max_batch, min(c.prior.kv_room_tokens for c in crews) / max(context, 1.0))
-    if room < 1:
-        return Side(inf, None, 0.0)
-
-    def throughput(others: float) -> float:
-        return sum(c.workers * (others / model.step_s(c.prior, 1 + others, context)) for c in crews)
-
-    limit = sum(c.workers * room / model.step_s(c.prior, room, context) for c in crews)
-    if tokens_rate >= min(limit, throughput(room)):
-        return Side(tokens_rate / min(limit, throughput(room)), None, 0.0)
-    others = solve_increasing(throughput, tokens_rate, room)
-    workers = sum(c.workers for c in crews)
-    shares = [(c.workers * others / model.step_s(c.prior, 1 + others, context) / tokens_rate, c.prior) for c in crews]
-
-    def within(seconds: float) -> float:
-        mean_s = seconds / model.tpot_factor
-        return sum(share * step_within(model, prior, others, context, workers, mean_s) for share, prior in shares)
-
-    latency = quantile_ms(within, slo.percentile / 100)
-    return Side(tokens_rate / min(limit, throughput(room)), latency, within(slo.tpot_ms / 1000), others)
-
-
-def step_within(model: Model, prior: Prior, others: float, context: float, workers: int, seconds: float) -> float:
-    """P(one request's mean step is at most `seconds`) on one of `workers` with `others` other requests on average."""
-    mean = model.step_s(prior, 1 + others, context)
-    base = min(model.step_s(prior, 1.0, context), mean)  # far from what was seen, a pessimistic base may exceed it
-    slope = (mean - base) / others if others > 0 else 0.0
-    x = max(min(base / mean, 1.0), 1e-3)
-    spread = sqrt(max(others, 1e-9) / workers / x * 2 * (x - 1 + exp(-x)) / x**2) * slope
-    if seconds < base:
-        return 0.0
-    return NORMAL.cdf((seconds - mean) / max(spread, 0.02 * mean))
+    return Side(queue.utilisation, quantile_ms(within, slo.percentile / 100), within(slo.ttft_ms / 1000))
 
 
 def drain_s(crews: Sequence[Crew], load: Load, model: Model) -> float | None:
@@ -203,9 +228,137 @@ def drain_s(crews: Sequence[Crew], load: Load, model: Model) -> float | None:
     if load.waiting_tokens <= 0:
         return 0.0
     size = max(load.computed_tokens, 1.0)
-    capacity = sum(c.workers / model.prompt_s(c.prior, size) for c in crews)
+    capacity = sum(c.workers / model.of(c.pool).prompt_s(c.prior, size) for c in crews)
     spare = capacity - load.arrival_rate
     return None if spare <= 0 else load.waiting_tokens / size / spare
+
+
+# --- decode ---
+
+
+class StepCost(NamedTuple):
+    """A decode step on one worker: `alone_s` for one request, `slope_s` more for each other one beside it."""
+
+    alone_s: float
+    slope_s: float
+    room: float  # requests at once: KV memory or the engine's limit
+
+
+def step_cost(model: Model, prior: Prior, load: Load) -> StepCost:
+    """The line through a step of one request and a step of a full batch (the costs are linear in the batch)."""
+    context = load.prompt_tokens + load.output_tokens / 2
+    room = min(model.max_batch, prior.kv_room_tokens / max(context, 1.0))
+    alone = max(model.step_s(prior, 1.0, context), LEAST_S)
+    full = model.step_s(prior, max(room, 2.0), context)
+    return StepCost(alone, max(full - alone, 0.0) / (max(room, 2.0) - 1.0), room)
+
+
+class Batch(NamedTuple):
+    """Requests that decode workers run side by side; each has `others` beside it on its worker."""
+
+    utilisation: float
+    others: float
+    mean: float  # requests on a worker, over time
+    spread: float  # the arrivals' variability over the number of workers
+    shares: tuple[tuple[float, StepCost], ...]
+
+
+def batch_of(members: Sequence[tuple[int, StepCost]], load: Load) -> Batch | float:
+    """The batch at which throughput meets demand, or the utilisation where no batch does.
+
+    A request sees more than the mean over time, itself included: N + z/W on one of W workers among which the router
+    evens requests out, z the arrivals' peakedness (for one worker and Poisson arrivals N + 1, as arrivals see time
+    averages). Fixed point: N on every worker with Σ workers·N/step(N + z/W) = λ·(osl-1).
+    """
+    members = [(n, cost) for n, cost in members if n]
+    rate = load.arrival_rate * (load.output_tokens - 1)
+    room = min((cost.room for _, cost in members), default=0.0)
+    if room < 1:
+        return inf
+    limit = sum(n * room / (cost.alone_s + cost.slope_s * (room - 1)) for n, cost in members)
+    if rate >= limit:
+        return rate / limit
+    workers, arrivals = sum(n for n, _ in members), variability(load)
+    others = min(max(others_at(members, rate, 1 - peakedness(arrivals) / workers), 0.0), room - 1)
+    shares = tuple((n / (c.alone_s + c.slope_s * others), c) for n, c in members)
+    total = sum(share for share, _ in shares)
+    return Batch(
+        rate / limit, others, rate / total, arrivals / workers, tuple((share / total, c) for share, c in shares)
+    )
+
+
+def others_at(members: Sequence[tuple[int, StepCost]], rate: float, less: float) -> float:
+    """O with Σ workers·(o + less)/(alone + slope·o) = rate; one kind of worker in closed form, several by Newton.
+
+    The sum is concave and rises, so that a tangent lies above it and each step from 0 stays below the solution.
+    """
+    if len(members) == 1:
+        ((n, cost),) = members
+        return (rate * cost.alone_s - n * less) / (n - rate * cost.slope_s)
+    others = 0.0
+    for _ in range(STEPS):
+        value = slope = 0.0
+        for n, cost in members:
+            step = cost.alone_s + cost.slope_s * others
+            value += n * (others + less) / step
+            slope += n * (cost.alone_s - cost.slope_s * less) / step**2
+        if abs(rate - value) <= 1e-9 * rate or (value > rate and not others):
+            break
+        others += (rate - value) / slope
+    return others
+
+
+def steps_within(batch: Batch | float, seconds: float) -> float:
+    """P(one request's mean step is at most `seconds`), over the workers that may serve it."""
+    if not isinstance(batch, Batch):
+        return 0.0
+    return sum(share * step_within(cost, batch, seconds) for share, cost in batch.shares)
+
+
+def step_within(cost: StepCost, batch: Batch, seconds: float) -> float:
+    """P(one request's mean step is at most `seconds`) on one kind of worker.
+
+    Linear noise of the birth-death process: Var N = N·step(N)/step(0), times the arrivals' variability (their
+    peakedness where stays are of equal length), divided by the number of workers, among which the router evens N out,
+    and averaged over the request's life, whose length in relaxation times is x = step(0)/step(N): factor
+    2(x - 1 + e^-x)/x².
+    """
+    if seconds < cost.alone_s:
+        return 0.0
+    mean = cost.alone_s + cost.slope_s * batch.others
+    x = cost.alone_s / mean
+    variance = batch.mean * batch.spread / x * 2 * (x - 1 + exp(-x)) / x**2
+    return normal(seconds - mean, max(sqrt(variance) * cost.slope_s, LEAST_SPREAD * mean))
+
+
+def normal(distance: float, deviation: float) -> float:
+    """Φ(distance / deviation)."""
+    return 0.5 * erfc(-distance / (deviation * 1.4142135623730951))
+
+
+def predict_tpot(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> Side:
+    """TPOT from the batch at which throughput meets demand, with the batch's spread for the percentile."""
+    if load.arrival_rate * (load.output_tokens - 1) <= 0:
+        return Side(0.0, 0.0, 1.0)
+    members = [(c.workers, step_cost(model.of(c.pool), c.prior, load)) for c in crews if c.workers]
+    return steps_side(batch_of(members, load), model.tpot_factor, slo)
+
+
+def steps_side(batch: Batch | float, factor: float, slo: Slo) -> Side:
+    """The side of a batch, its percentile found by bisection."""
+    if not isinstance(batch, Batch):
+        return Side(batch, None, 0.0)
+
+    def within(seconds: float) -> float:
+        return steps_within(batch, seconds / factor)
+
+    latency = quantile_ms(within, slo.percentile / 100)
+    return Side(batch.utilisation, latency, within(slo.tpot_ms / 1000), batch.others)
+
+
+def variability(load: Load) -> float:
+    """Squared coefficient of variation of the gaps between arrivals; Poisson's where it was not measured."""
+    return POISSON if load.arrival_cv2 is None else load.arrival_cv2
 
 
 def quantile_ms(within: Callable[[float], float], share: float) -> float | None:
@@ -217,12 +370,3 @@ def quantile_ms(within: Callable[[float], float], share: float) -> float | None:
         middle = (low + high) / 2
         low, high = (low, middle) if within(middle) >= share else (middle, high)
     return high * 1000
-
-
-def solve_increasing(function: Callable[[float], float], value: float, high: float) -> float:
-    """X in [0, high] with function(x) = value, for an increasing function."""
-    low = 0.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if function(middle) >= value else (middle, high)
-    return (low + high) / 2

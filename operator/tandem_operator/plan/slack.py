@@ -6,34 +6,39 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.desk import Desk
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_window
-from tandem_operator.plan.study import Desk, load_of, with_headroom
+from tandem_operator.plan.search import Bar, Region, Search
+from tandem_operator.plan.study import load_of, reach, with_headroom
 from tandem_operator.plan.words import alternatives, forecast_words, move_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Slo, Window
     from tandem_operator.plan.predict import Load
-    from tandem_operator.plan.study import Option, Study
+    from tandem_operator.plan.study import Study
 
 
 def release_slack(case: Study) -> Decision | None:
-    """The cheapest smaller plan that keeps 0.8 of both targets under the heaviest load of the whole down window."""
-    limits = case.seen.limits
+    """The cheapest smaller plan that keeps both targets if 0.8 of what it can take is the down window's heaviest load.
+
+    The headroom is in the load: a share of the targets would ask a smaller plan to be faster than the device is.
+    """
+    limits, shape, now = case.seen.limits, case.seen.model, case.current
     recent = windows_of(case)
-    if recent is None or case.seen.model is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
+    if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
         return None
-    smaller = [o for o in case.options if o.cost < case.current.cost and o.gpus < case.current.gpus]
-    if not smaller:
+    desk = Desk(limits, shape, with_headroom(heaviest(recent, case)), case.model, limits.slo)
+    search = Search(desk, now.target, limits.steadiness.up_pods)
+    low, high = reach(limits, search.now)
+    smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)
+    found = search.cheapest(smaller, Bar(sure=case.wanted))
+    if found is None:
         return None
-    desk = Desk(limits, case.seen.model, heaviest(recent, case), case.model, with_headroom(limits.slo))
-    weighed = [desk.weigh(o.target, case.current.target) for o in smaller]
-    safe = [o for o in weighed if o.sure >= case.wanted]
-    if not safe:
-        return None
-    return shrink(case, min(safe, key=lambda o: (o.cost, o.change, -o.sure)), len(recent))
+    return shrink(case, desk.weigh(search.target(found), now.target), len(recent))
 
 
 def windows_of(case: Study) -> Sequence[Window] | None:
@@ -55,9 +60,10 @@ def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
 
 
 def heaviest(windows: Sequence[Window], case: Study) -> Load:
-    """Each figure at its highest over the windows: the smaller plan must carry all of it at once."""
+    """Each figure at its highest over the windows and the forecast: the smaller plan must carry all of it at once."""
     share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
     loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
+    loads += [case.later.load] if case.later else []
     return replace(
         case.load,
         arrival_rate=max(x.arrival_rate for x in loads),
@@ -73,10 +79,10 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     seconds = case.seen.limits.steadiness.down_window_s
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
-        f"{seconds} s; with the heaviest of their loads predicted {forecast_words(option.forecast, slo)} against 80 % "
-        f"of the targets; {case.current.gpus - option.gpus} GPUs are given back"
+        f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
+        f"GPUs given back: {case.current.gpus - option.gpus}"
     )
-    chosen = next(o for o in case.options if o.target == option.target)
+    chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(
         Action.SCALE, "SlackConfirmed", message, option.target, option.forecast.prediction(), alternatives(case, chosen)
     )

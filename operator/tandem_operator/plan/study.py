@@ -1,56 +1,55 @@
-"""What the moves are weighed on: the load, the calibrated model and every option's forecast."""
+"""What the moves are weighed on: the load, the calibrated model and the search among all plans of one step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate
-from tandem_operator.plan.candidates import Step, candidates, change_between, cost_of, crews, gpus_of
-from tandem_operator.plan.facts import Answer, Slo, Verdict
+from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
+from tandem_operator.plan.candidates import cost_of, crews, is_legal
+from tandem_operator.plan.desk import Desk, Option
+from tandem_operator.plan.facts import Answer, Role, Target, Verdict
+from tandem_operator.plan.forecast import forecast
 from tandem_operator.plan.judge import Breach, breach, is_idle
-from tandem_operator.plan.predict import Forecast, Load, Model, drain_s, predict_tpot, predict_ttft, together
-from tandem_operator.plan.roofline import Prior
+from tandem_operator.plan.predict import Load, Model
+from tandem_operator.plan.roofline import Prior, prior_of
+from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from tandem_operator.plan.calibrate import Calibration, Fit
-    from tandem_operator.plan.facts import Limits, ModelShape, Observed, Target, Window
-    from tandem_operator.plan.predict import Crew, Side
+    from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
+    from tandem_operator.plan.forecast import Forecasted
+    from tandem_operator.plan.predict import Crew, Forecast
+    from tandem_operator.plan.search import Found
 
 TIME_LEFT = 0.8  # prefill workers below this busy share are not what prompts wait for
 MIN_EXCESS = 3  # windows that must tell the same
 LEAST_EXCESS, MOST_EXCESS = 1.1, 4.0
 LONG_QUEUE = 2.0  # prompts for each prefill worker
-HEADROOM = 0.8  # a smaller plan must do with this share of both targets before a pool shrinks
+HEADROOM = 0.8  # the busiest load must be at most this share of what a smaller plan carries before a pool shrinks
+CLEARLY = 0.05  # a move must promise this much more attainment than staying
+OVERLOADED = 0.05  # a plan below this attainment is sure to fail, as one beyond its capacity is
+LESS_OVERLOAD = 0.9  # ... another may then replace it that has at most this share of its overload
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One legal target, what it would give, and what it takes."""
-
-    target: Target
-    forecast: Forecast
-    sure: float  # attainment less its uncertainty (every cost one standard deviation higher)
-    cost: float
-    gpus: int
-    change: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Study:
-    """All that a move may be derived from; `current` is among the `options`."""
+    """All that a move may be derived from; plans are searched for when they are first asked for."""
 
     seen: Observed
     now: datetime
     load: Load
     model: Model
+    desk: Desk
     current: Option
-    options: tuple[Option, ...]
     breach: Breach | None
+    ahead_s: float = 0.0  # the load is what is forecast so many seconds from now; 0: what is
 
     @property
     def wanted(self) -> float:
@@ -61,32 +60,128 @@ class Study:
         """Does this option meet the SLO even if the model is one standard deviation too kind?"""
         return option.sure >= self.wanted
 
+    @cached_property
+    def later(self) -> Study | None:
+        """The same under the load that new replicas will meet: the forecast over their start, one error higher.
+
+        None where nobody has seen how long a start takes, or nothing can be forecast.
+        """
+        start_s, shape = self.seen.start_s, self.seen.model
+        told = None if start_s is None else forecast(self.seen.history, start_s)
+        if told is None or start_s is None or shape is None:
+            return None
+        load = ahead(self.load, told)
+        desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
+        current = desk.weigh(self.current.target, self.current.target)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
+
+    @cached_property
+    def search(self) -> Search:
+        """The plans that one step reaches."""
+        return Search(self.desk, self.current.target, self.seen.limits.steadiness.up_pods)
+
+    @cached_property
+    def better_flip(self) -> Option | None:
+        """The least flips of the present workers that meet the SLO and are clearly better than staying."""
+        here = self.search.now
+        return self.option(self.search.cheapest(Region(here, here), self._better))
+
+    @cached_property
+    def better_plan(self) -> Option | None:
+        """The cheapest plan that does, of at least as many GPUs; if growing alone is enough, no pool gives any away."""
+        low, high = reach(self.seen.limits, self.search.now)
+        least = self.current.gpus
+        grown = Region(self.search.now, high, least)
+        anywhere = Region(low, high, least)
+        return self.option(self.search.cheapest(grown, self._better) or self.search.cheapest(anywhere, self._better))
+
+    def closest(self, *, may_scale: bool) -> Option:
+        """The plan that comes closest to the SLO, of at least as many GPUs."""
+        here = self.search.now
+        low, high = reach(self.seen.limits, here) if may_scale else (here, here)
+        lighter = LESS_OVERLOAD * self.current.forecast.overload if self.current.forecast.overload > 1 else inf
+        return self.option(self.search.closest(Region(low, high, self.current.gpus), lighter)) or self.current
+
+    def option(self, found: Found | None) -> Option | None:
+        """A plan that was found, with its latencies."""
+        return None if found is None else self.desk.weigh(self.search.target(found), self.current.target)
+
+    def neighbours(self, option: Option, count: int) -> list[Option]:
+        """The best plans one flip or one replica away, the present one left out: what an engineer would ask about."""
+        limits, target = self.seen.limits, option.target
+        shifts = [(target.pools, target.prefill + d) for d in (-1, 1)]
+        for pool in limits.pools:
+            for d in (-1, 1):
+                pools = {**target.pools, pool.name: target.pools[pool.name] + d}
+                shifts.append((pools, target.prefill + (d if pool.role is Role.PREFILL else 0)))
+        targets = [Target(pools, prefill, sum(pools.values()) - prefill) for pools, prefill in shifts]
+        legal = [t for t in targets if t != self.current.target and is_legal(limits, t)]
+        ranked = sorted(legal, key=lambda t: (-round(self.desk.rate_of(t).sure, 3), cost_of(limits, t.pools)))
+        return [self.desk.weigh(t, self.current.target) for t in ranked[:count]]
+
+    @property
+    def _better(self) -> Bar:
+        """Feasible, and clearly better than staying."""
+        now = self.current
+        return Bar(now.forecast.attainment + CLEARLY, max(self.wanted, now.sure + CLEARLY))
+
+
+def ahead(load: Load, told: Forecasted) -> Load:
+    """The load that is forecast; prefix hits stay the share that they are."""
+    prompt = load.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens
+    share = load.computed_tokens / load.prompt_tokens if load.prompt_tokens else 1.0
+    return replace(
+        load,
+        arrival_rate=told.rate + told.spread,
+        prompt_tokens=prompt,
+        computed_tokens=prompt * share,
+        output_tokens=load.output_tokens if told.output_tokens is None else told.output_tokens,
+    )
+
+
+def reach(limits: Limits, now: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The least and the most replicas by pool that one step may choose."""
+    up, down = limits.steadiness.up_pods, limits.steadiness.down_pods
+    low = tuple(max(p.minimum, n - down) for p, n in zip(limits.pools, now, strict=True))
+    high = tuple(min(p.maximum, n + up) for p, n in zip(limits.pools, now, strict=True))
+    return low, high
+
 
 def study(seen: Observed, now: datetime) -> Study | Verdict:
-    """Everything computed once; a Verdict (UNKNOWN) when the model may not be trusted to predict yet."""
-    target, shape = seen.target, seen.model
+    """Everything that is computed once; a Verdict (UNKNOWN) when the model may not be trusted to predict yet."""
+    target, shape, limits = seen.target, seen.model, seen.limits
     if target is None or not seen.history:
         return Verdict(Answer.UNKNOWN, "NoSamples", "there is no target or no window to study")
     if shape is None:
         return Verdict(Answer.UNKNOWN, "ModelUnknown", "no worker has told the model's shape (tandem_model_info) yet")
     calibration = calibration_of(seen, target, shape)
     load = load_of(seen.history, calibration.computed_share)
-    model = model_of(calibration, load, batch_room(seen.history, seen.limits.max_batch))
+    model = model_of(calibration, load, batch_room(seen.history, limits.max_batch))
     if isinstance(model, Verdict):
         return model
-    step = Step(seen.limits.steadiness.up_pods, seen.limits.steadiness.down_pods, seen.limits.steadiness.up_pods)
-    first = Desk(seen.limits, shape, load, model, seen.limits.slo).weigh(target, target)
-    model = less_kind(model, first.forecast, seen, now)
-    desk = Desk(seen.limits, shape, load, model, seen.limits.slo)
+    model = with_pools(model, seen, shape, calibration.computed_share)
+    desk = Desk(limits, shape, load, model, limits.slo)
     current = desk.weigh(target, target)
-    others = tuple(desk.weigh(c, target) for c in candidates(seen.limits, target, step) if c != target)
-    return Study(seen, now, load, model, current, (current, *others), breach(seen.history, seen.limits.slo))
+    corrected = less_kind(model, current.forecast, seen, now)
+    if corrected != model:
+        model, desk = corrected, Desk(limits, shape, load, corrected, limits.slo)
+        current = desk.weigh(target, target)
+    return Study(seen, now, load, model, desk, current, breach(seen.history, limits.slo, limits.interval_s))
 
 
 def calibration_of(seen: Observed, target: Target, shape: ModelShape) -> Calibration:
     """Both roles' fits. Mixed hardware is fitted on its mean worker: devices keep their data sheets' ratio."""
     prefill, decode = crews(seen.limits, target, shape)
     return calibrate(mean_prior(prefill or decode), mean_prior(decode or prefill), seen.history)
+
+
+def with_pools(model: Model, seen: Observed, shape: ModelShape, share: float) -> Model:
+    """The model with the fits of pools that the metrics tell apart."""
+    if not any(w.prefill_of or w.decode_of for w in seen.history):
+        return model
+    priors = {p.name: prior_of(p.device, p.gpus, shape) for p in seen.limits.pools}
+    prefill, decode = (calibrate_pools(priors, role, seen.history, share) for role in (Role.PREFILL, Role.DECODE))
+    return replace(model, prefill_of=prefill, decode_of=decode)
 
 
 def mean_prior(members: Sequence[Crew]) -> Prior:
@@ -106,6 +201,8 @@ def load_of(history: Sequence[Window], computed_share: float) -> Load:
         computed_tokens=prompt * computed_share,
         output_tokens=output,
         waiting_tokens=seen.prefill.waiting_tokens or 0.0,
+        arrival_cv2=newest([w.arrival_cv2 for w in history]),
+        prompt_cv2=newest([w.prompt_cv2 for w in history]),
     )
 
 
@@ -118,7 +215,7 @@ def less_kind(model: Model, forecast: Forecast, seen: Observed, now: datetime) -
     """The model with the factors by which observed latencies exceed what it gives for the present plan.
 
     Lengths that vary much, a slow network, a busy node: what the formulas leave out shows as targets that are missed
-    although they should be met. Only after two full windows of this plan, and only for a target that is missed.
+    although they should be met. Only after full windows of this plan, and only for a target that each of them misses.
     """
     recent = windows_of_this_plan(seen, now)
     slo = seen.limits.slo
@@ -136,12 +233,23 @@ def is_queue_long(seen: Observed) -> bool:
 
 
 def windows_of_this_plan(seen: Observed, now: datetime) -> Sequence[Window]:
-    """The windows of the last window's length, if the target has stood for two of them; else none."""
-    newest_window = seen.history[-1]
+    """The newest windows that are all of this plan, over one window's length but MIN_EXCESS at least; else none."""
+    newest_window, target = seen.history[-1], seen.target
     settled_s = 2 * max(newest_window.seconds, 2 * seen.limits.interval_s)
     if seen.decided_at is not None and (now - seen.decided_at).total_seconds() < settled_s:
         return ()
-    return [w for w in seen.history if (newest_window.at - w.at).total_seconds() < newest_window.seconds]
+    found: list[Window] = []
+    for window in reversed(seen.history):
+        is_near = (newest_window.at - window.at).total_seconds() < newest_window.seconds
+        if target is None or not served_as(window, target) or not (is_near or len(found) < MIN_EXCESS):
+            break
+        found.append(window)
+    return found
+
+
+def served_as(window: Window, target: Target) -> bool:
+    """Did the target's workers serve when the window was taken? An unknown count does not contradict it."""
+    return window.prefill_workers in (None, target.prefill) and window.decode_workers in (None, target.decode)
 
 
 def excess(seen_ms: Sequence[int | None], predicted_ms: float | None, target_ms: int) -> float:
@@ -185,38 +293,6 @@ def model_of(calibration: Calibration, load: Load, max_batch: float) -> Model | 
     return Model(calibration.prefill or UNCALIBRATED, calibration.decode or UNCALIBRATED, max_batch)
 
 
-class Desk:
-    """Weighs targets for one load and one model; a crew is forecast once, however many targets it is part of."""
-
-    def __init__(self, limits: Limits, shape: ModelShape, load: Load, model: Model, slo: Slo) -> None:
-        """Keep the question; nothing is computed yet."""
-        self._limits, self._shape, self._load, self._slo = limits, shape, load, slo
-        self._models = (model, replace(model, pessimism=1.0))
-        self._prefill: dict[tuple[Crew, ...], tuple[Side, Side]] = {}
-        self._decode: dict[tuple[Crew, ...], tuple[Side, Side]] = {}
-
-    def weigh(self, target: Target, now: Target) -> Option:
-        """The option of going from the target `now` to `target`."""
-        prefill, decode = crews(self._limits, target, self._shape)
-        if prefill not in self._prefill:
-            kind, stern = (predict_ttft(prefill, self._load, m, self._slo) for m in self._models)
-            self._prefill[prefill] = kind, stern
-        if decode not in self._decode:
-            kind, stern = (predict_tpot(decode, self._load, m, self._slo) for m in self._models)
-            self._decode[decode] = kind, stern
-        drain = drain_s(prefill, self._load, self._models[0])
-        kind_view, stern_view = (together(self._prefill[prefill][i], self._decode[decode][i], drain) for i in range(2))
-        pools = target.pools
-        return Option(
-            target,
-            kind_view,
-            min(kind_view.attainment, stern_view.attainment),
-            cost_of(self._limits, pools),
-            gpus_of(self._limits, pools),
-            change_between(self._limits, now, target),
-        )
-
-
-def with_headroom(slo: Slo) -> Slo:
-    """The targets a smaller plan has to meet."""
-    return Slo(max(round(slo.ttft_ms * HEADROOM), 1), max(round(slo.tpot_ms * HEADROOM), 1), slo.percentile)
+def with_headroom(load: Load) -> Load:
+    """The load that a smaller plan has to carry."""
+    return replace(load, arrival_rate=load.arrival_rate / HEADROOM)

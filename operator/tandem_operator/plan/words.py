@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.facts import Alternative
 
 if TYPE_CHECKING:
+    from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Slo, Target
     from tandem_operator.plan.predict import Forecast, Load
-    from tandem_operator.plan.study import Option, Study
+    from tandem_operator.plan.study import Study
 
 SHOWN = 4  # alternatives kept with a decision
 
@@ -30,13 +31,15 @@ def move_words(before: Target, after: Target) -> str:
 
 
 def ms_words(latency_ms: float | None) -> str:
-    """`1,020 ms`, or `unbounded`."""
-    return "unbounded" if latency_ms is None else f"{latency_ms:,.0f} ms"
+    """`1,020 ms`, `unbounded`, or `none` where no request would see it."""
+    if latency_ms is None:
+        return "unbounded"
+    return f"{latency_ms:,.0f} ms" if latency_ms else "none"
 
 
 def forecast_words(forecast: Forecast, slo: Slo) -> str:
     """`TTFT p90 1,020 ms, TPOT p90 84 ms, attainment 97 %`."""
-    if forecast.prefill.latency_ms == forecast.decode.latency_ms == 0:
+    if forecast.is_idle:
         return "no load"
     ttft, tpot = ms_words(forecast.prefill.latency_ms), ms_words(forecast.decode.latency_ms)
     share = f"attainment {100 * forecast.attainment:.0f} %"
@@ -73,7 +76,8 @@ def why_words(study: Study) -> str:
     """What was observed, for how long, and which side is short."""
     seen = study.breach
     observed = "targets are met" if seen is None else f"{seen.verdict.message} for {seen.windows} windows"
-    return f"{observed}; {bottleneck_words(study.current.forecast, study.load)}"
+    when = f"in {study.ahead_s:.0f} s, by forecast, " if study.ahead_s else ""
+    return f"{observed}; {when}{bottleneck_words(study.current.forecast, study.load)}"
 
 
 def move_message(study: Study, option: Option) -> str:
@@ -97,11 +101,10 @@ def closest_words(study: Study, option: Option) -> str:
 
 
 def alternatives(study: Study, chosen: Option) -> tuple[Alternative, ...]:
-    """The chosen option and the best of the others, each with why it was not taken."""
-    others = sorted((o for o in study.options if o is not chosen), key=lambda o: (-round(o.sure, 3), o.cost, o.change))
-    shown = [chosen, *others[: SHOWN - 1]]
-    if study.current not in shown:
-        shown[-1] = study.current
+    """The chosen option, staying, and the best of the plans one flip or one replica away, each with why not."""
+    staying = [] if study.current.target == chosen.target else [study.current]
+    shown = [chosen, *staying]
+    shown += study.neighbours(chosen, SHOWN - len(shown))
     return tuple(Alternative(o.target, o.forecast.prediction(), o.gpus, rejection(study, chosen, o)) for o in shown)
 
 
@@ -111,6 +114,8 @@ def rejection(study: Study, chosen: Option, option: Option) -> str:
         return ""
     if not study.is_feasible(option) and option.sure < chosen.sure:
         return f"attainment {100 * option.sure:.0f} % (one sigma low) against {100 * chosen.sure:.0f} %"
+    if option.cost < chosen.cost:
+        return "cheaper, but beyond one step or without headroom"
     if option.cost > chosen.cost:
         return f"takes {option.gpus} GPUs, the choice takes {chosen.gpus}"
     if option.change > chosen.change and option.forecast.attainment <= chosen.forecast.attainment:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Role, RoleUse, Slo, Window
-from tandem_operator.simulate.cluster import percentile
-from tandem_operator.simulate.worker import Counters
+from tandem_operator.simulate.counters import Counters
+from tandem_operator.simulate.quantile import percentile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from tandem_operator.simulate.cluster import Cluster
-    from tandem_operator.simulate.worker import Request
+    from tandem_operator.simulate.request import Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Scrape:
     arrived: int
     started: int
     finished: int
+    prompt_tokens: int  # of the finished
+    output_tokens: int
     by_role: dict[Role, Counters]
 
 
@@ -37,11 +41,13 @@ class Prometheus:
 
     def scrape(self, cluster: Cluster) -> None:
         """Keep the counters of now, and forget what no window needs."""
-        totals = {role: Counters() for role in (Role.PREFILL, Role.DECODE)}
+        totals = {role: Counters() for role in Role}
         for worker in cluster.workers:
             for role, total in totals.items():
-                add(total, worker.counters[role])
-        self.scrapes.append(Scrape(cluster.now, cluster.arrived, len(cluster.started), len(cluster.finished), totals))
+                total.add(worker.counters[role])
+        book = cluster.ledger
+        counts = cluster.arrived, len(book.first_ttft), len(book), book.prompt_sum, book.output_sum
+        self.scrapes.append(Scrape(cluster.now, *counts, totals))
         while len(self.scrapes) > 2 and self.scrapes[1].at <= cluster.now - self.seconds:
             self.scrapes.pop(0)
 
@@ -49,33 +55,36 @@ class Prometheus:
         """Figures over the last `seconds`, or over what there is; unknown where nothing finished."""
         old, new = self.scrapes[0], self.scrapes[-1]
         span = max(new.at - old.at, 1e-9)
-        started, finished = cluster.started[old.started :], cluster.finished[old.finished :]
+        finished, book = new.finished - old.finished, cluster.ledger
+        gaps = [tpot for tpot in book.tpot[old.finished :] if not isnan(tpot)]
         return Window(
             at=at,
             seconds=self.seconds,
             arrival_rate=(new.arrived - old.arrived) / span,
-            request_rate=len(finished) / span,
-            prompt_tokens=mean([r.prompt for r in finished]),
-            output_tokens=mean([r.output for r in finished]),
-            ttft_ms=to_ms(percentile([r.ttft_s for r in started if r.ttft_s is not None], self.slo.percentile)),
-            tpot_ms=to_ms(percentile([r.tpot_s for r in finished if r.tpot_s is not None], self.slo.percentile)),
-            attainment=attainment(finished, self.slo),
+            request_rate=finished / span,
+            prompt_tokens=mean(new.prompt_tokens - old.prompt_tokens, finished),
+            output_tokens=mean(new.output_tokens - old.output_tokens, finished),
+            ttft_ms=to_ms(percentile(book.first_ttft[old.started :], self.slo.percentile)),
+            tpot_ms=to_ms(percentile(gaps, self.slo.percentile)),
+            attainment=book.attainment(old.finished),
             prefill=use_of(Role.PREFILL, old, new, span, cluster),
             decode=use_of(Role.DECODE, old, new, span, cluster),
             prefill_workers=len(cluster.serving(Role.PREFILL)),
             decode_workers=len(cluster.serving(Role.DECODE)),
         )
 
+    def busy(self, role: Role) -> float:
+        """Workers' time in use since the last scrape but one, in workers; 0 at the first."""
+        if len(self.scrapes) < 2:
+            return 0.0
+        a, b = self.scrapes[-2].by_role[role], self.scrapes[-1].by_role[role]
+        spent = b.prefill_busy + b.decode_busy - a.prefill_busy - a.decode_busy
+        return max(spent, 0.0) / max(self.scrapes[-1].at - self.scrapes[-2].at, 1e-9)
 
-def add(total: Counters, part: Counters) -> None:
-    """Total += part."""
-    for name in Counters.__slots__:
-        setattr(total, name, getattr(total, name) + getattr(part, name))
 
-
-def mean(values: list[int]) -> float | None:
+def mean(total: int, count: int) -> float | None:
     """None for no values."""
-    return sum(values) / len(values) if values else None
+    return total / count if count else None
 
 
 def to_ms(seconds: float | None) -> int | None:
@@ -83,13 +92,13 @@ def to_ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
-def meets(request: Request, slo: Slo) -> bool:
+def meets(request: Finished, slo: Slo) -> bool:
     """Did a finished request meet both targets?"""
     ttft, tpot = request.ttft_s, request.tpot_s
     return ttft is not None and ttft * 1000 <= slo.ttft_ms and (tpot is None or tpot * 1000 <= slo.tpot_ms)
 
 
-def attainment(finished: list[Request], slo: Slo) -> float | None:
+def attainment(finished: Sequence[Finished], slo: Slo) -> float | None:
     """Share of the finished requests that met both; None for none."""
     return sum(meets(r, slo) for r in finished) / len(finished) if finished else None
 

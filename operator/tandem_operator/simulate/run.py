@@ -1,4 +1,4 @@
-"""A whole run: the cluster under a workload, decided by plan.decide every interval, with what happened on record."""
+"""A whole run: the cluster under a workload, decided by a policy every interval, with what happened on record."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.plan.candidates import is_within_budget
 from tandem_operator.plan.decide import decide
-from tandem_operator.plan.facts import Action, Answer, Observed, PoolState, Role, Verdict, WorkerState
-from tandem_operator.plan.flips import choose_flips
+from tandem_operator.plan.facts import Action, Answer, Observed, Role, Verdict
 from tandem_operator.plan.record import to_record
 from tandem_operator.simulate.cluster import Cluster
-from tandem_operator.simulate.observe import Prometheus, attainment
-from tandem_operator.simulate.worker import SimWorker
+from tandem_operator.simulate.fleet import Fleet
+from tandem_operator.simulate.ledger import Ledger
+from tandem_operator.simulate.observe import Prometheus
+from tandem_operator.simulate.router import router_of
+from tandem_operator.simulate.truth import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from array import array
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tandem_operator.plan.facts import Decision, Limits, ModelShape, PoolLimits, Target, Window
-    from tandem_operator.simulate.worker import Request, Truth
+    from tandem_operator.plan.facts import Decision, Limits, ModelShape, Target, Window
+    from tandem_operator.simulate.request import Finished, Request
+    from tandem_operator.simulate.router import Router
+    from tandem_operator.simulate.truth import Truth
+
+    Policy = Callable[[Observed, datetime], Decision]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # simulated time starts here; no wall clock is read
 METRICS = Verdict(Answer.YES, "Fresh", "simulated metrics are always there")
 DRAIN_S = 3600.0  # after the last arrival, at most so long until the last answer
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker of a pool dies: the oldest one then, or the `nth` (from 0); none if there is none."""
+
+    at_s: float
+    pool: str
+    nth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +54,59 @@ class Scenario:
     start_delay_s: float = 30.0
     history: int = 120  # windows kept, as the operator keeps them
     batch_room: int | None = None  # requests a decode worker really takes at once; None: as the limits say
+    engine: Engine = field(default_factory=Engine)
+    router: str | Router = "least-backlog"  # round-robin, random, least-backlog or prefix-aware, or one of its own
+    seed: int = 0  # of the router
+    short_tokens: int = 0  # a prompt that lacks at most so many tokens on its decode worker is computed there
+    failures: Sequence[Failure] = ()
+    records: bool = True  # keep what every decision saw, for replay
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Tick:
     """One interval of a run."""
 
     at: float
     window: Window
     decision: Decision
-    attainment: float | None  # of the requests that finished in this interval
+    attainment: float | None  # of the requests that ended in this interval
+    roles: Mapping[Role, int]  # serving workers by their role
+    queue: int  # prompts that wait or are under way, placed or not
+    utilisation: Mapping[Role, float | None]  # share of the serving workers' time in use, over the interval
 
 
 @dataclass(slots=True)
 class Run:
-    """What happened."""
+    """What happened. Per-request arrays are in the order of ends, seconds, NaN for what there is not."""
 
     ticks: list[Tick] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    gpu_seconds: float = 0.0
+    seen: list[tuple[Observed, datetime, Decision]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    gpu_seconds_by_pool: dict[str, float] = field(default_factory=dict)  # from order to end, draining included
+    arrived: int = 0
+    lost: int = 0  # requests that had to start again because a worker died
+    preempted: int = 0  # times that a full memory threw a request out
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Facts, time and decision of every tick, as `tandem replay` reads them."""
+        return [to_record(*one) for one in self.seen]
+
+    @property
+    def requests(self) -> Sequence[Finished]:
+        """All that ended, as records; for many requests use the arrays."""
+        return self.ledger.finished()
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Over all pools."""
+        return sum(self.gpu_seconds_by_pool.values())
+
+    @property
+    def arrays(self) -> dict[str, array[Any]]:
+        """One array a column: arrived, prompt, output, ttft, tpot, done, path (request.Path), retries, is_met."""
+        names = ("arrived", "prompt", "output", "ttft", "tpot", "done", "path", "retries", "is_met")
+        return {name: getattr(self.ledger, name) for name in names}
 
     @property
     def moves(self) -> list[Tick]:
@@ -69,113 +117,70 @@ class Run:
 class Simulation:
     """Steps a cluster and its planner together."""
 
-    def __init__(self, scenario: Scenario, arrivals: Iterator[Request]) -> None:
-        """Nothing runs yet: the planner's first decision makes the workers."""
+    def __init__(self, scenario: Scenario, arrivals: Iterator[Request], policy: Policy = decide) -> None:
+        """Nothing runs yet: the first decision of `policy` makes the workers."""
         self.scenario = scenario
-        self.cluster = Cluster(arrivals)
-        self.prometheus = Prometheus(scenario.window_s, scenario.limits.slo)
+        self.policy = policy
+        limits = scenario.limits
+        router = router_of(scenario.router, scenario.seed) if isinstance(scenario.router, str) else scenario.router
+        self.cluster = Cluster(arrivals, limits.slo, router, scenario.short_tokens)
+        self.fleet = Fleet(scenario, self.cluster)
+        self.prometheus = Prometheus(scenario.window_s, limits.slo)
         self.history: deque[Window] = deque(maxlen=scenario.history)
         self.target: Target | None = None
         self.decided_at: datetime | None = None
-        self.run = Run()
-        self._born = 0
-        self._flips: list[tuple[float, SimWorker, Role]] = []
+        self.run = Run(ledger=self.cluster.ledger)
+        self._ended = 0
+        for failure in scenario.failures:
+            self.cluster.at(failure.at_s, lambda it=failure: self.fleet.fail(it.pool, it.nth))  # type: ignore[misc]
 
     def play(self, seconds: float) -> Run:
         """Run for so many simulated seconds."""
         at = 0.0
         while at <= seconds:
-            self._advance(at)
+            self.cluster.run_until(at)
             self._tick(at)
             at += self.scenario.limits.interval_s
-        self.run.requests = self.cluster.finished
+        self.cluster.run_until(seconds)
+        self.run.gpu_seconds_by_pool = self.fleet.gpu_seconds()
+        self.run.arrived, self.run.lost = self.cluster.arrived, self.cluster.lost
+        self.run.preempted = self.cluster.preempted
         return self.run
-
-    def _advance(self, at: float) -> None:
-        for due, worker, role in sorted(self._flips, key=lambda f: f[0]):
-            self.cluster.run_until(min(max(due, self.cluster.now), at))
-            worker.role = role
-        self._flips = []
-        self.cluster.run_until(at)
-        self.cluster.retire_idle()
-        self.cluster.retry_unplaced()
 
     def _tick(self, at: float) -> None:
         now = EPOCH + timedelta(seconds=at)
-        before = len(self.run.requests)
         self.prometheus.scrape(self.cluster)
         window = self.prometheus.window(self.cluster, now)
         self.history.append(window)
         seen = self._observe()
-        decision = decide(seen, now)
-        self.run.records.append(to_record(seen, now, decision))
-        recent = self.cluster.finished[before:]
-        self.run.requests = list(self.cluster.finished)
-        self.run.ticks.append(Tick(at, window, decision, attainment(recent, self.scenario.limits.slo)))
+        decision = self.policy(seen, now)
+        if self.scenario.records:
+            self.run.seen.append((seen, now, decision))
+        self.run.ticks.append(self._row(at, window, decision))
         if decision.target != self.target:
             self.target, self.decided_at = decision.target, now
-        self._carry_out(at)
+        if self.target is not None:
+            self.fleet.carry_out(self.target)
+
+    def _row(self, at: float, window: Window, decision: Decision) -> Tick:
+        """The interval that ends now."""
+        cluster, since = self.cluster, self._ended
+        self._ended = len(cluster.ledger)
+        serving = [w for w in cluster.workers if w.ready_at <= at and not w.leaving]
+        roles = {role: sum(w.role is role for w in serving) for role in Role}
+        use = {role: self.prometheus.busy(role) / count if count else None for role, count in roles.items()}
+        queue = sum(len(w.queue) for w in cluster.workers) + cluster.unplaced
+        return Tick(at, window, decision, cluster.ledger.attainment(since), roles, queue, use)
 
     def _observe(self) -> Observed:
-        now = self.cluster.now
-        living = [w for w in self.cluster.workers if not w.leaving]
-        workers = tuple(
-            WorkerState(w.name, w.pool, w.role, w.ready_at <= now, w.load, now - w.ready_at, w.leaving)
-            for w in self.cluster.workers
-        )
-        pools = tuple(self._pool_state(p, living) for p in self.scenario.limits.pools)
         return Observed(
             limits=self.scenario.limits,
-            pools=pools,
-            workers=workers,
+            pools=self.fleet.pools(self.target),
+            workers=self.fleet.workers(),
             target=self.target,
             decided_at=self.decided_at,
             metrics=METRICS,
             history=tuple(self.history),
             model=self.scenario.model,
+            start_s=self.scenario.start_delay_s,
         )
-
-    def _pool_state(self, pool: PoolLimits, living: list[SimWorker]) -> PoolState:
-        mine = [w for w in living if w.pool == pool.name]
-        desired = self.target.pools[pool.name] if self.target else None
-        return PoolState(pool.name, desired, sum(w.ready_at <= self.cluster.now for w in mine))
-
-    def _carry_out(self, at: float) -> None:
-        if self.target is None:
-            return
-        first = not self.cluster.workers
-        for pool in self.scenario.limits.pools:
-            self._grow(pool, self.target.pools[pool.name], at, first)
-        # Grow first, shrink when the new workers serve; only a budget that is used up turns the order round.
-        if all(w.ready_at <= at for w in self.cluster.workers) or self._is_over_budget():
-            for pool in self.scenario.limits.pools:
-                self._shrink(pool, self.target.pools[pool.name])
-        workers = self._observe().workers
-        limits = self.scenario.limits
-        flips = choose_flips(workers, self.target, limits.min_prefill, limits.min_decode, limits.pools)
-        by_name = {w.name: w for w in self.cluster.workers}
-        self._flips = [(at + self.scenario.flip_delay_s, by_name[f.pod], f.to) for f in flips]
-        living = [w for w in self.cluster.workers if not w.leaving]
-        gpus = {p.name: p.gpus for p in limits.pools}
-        self.run.gpu_seconds += limits.interval_s * sum(gpus[w.pool] for w in living)
-
-    def _is_over_budget(self) -> bool:
-        counts = {p.name: len(self._members(p)) for p in self.scenario.limits.pools}
-        return not is_within_budget(self.scenario.limits, counts)
-
-    def _members(self, pool: PoolLimits) -> list[SimWorker]:
-        return [w for w in self.cluster.workers if w.pool == pool.name and not w.leaving]
-
-    def _grow(self, pool: PoolLimits, count: int, at: float, is_first: bool) -> None:
-        for _ in range(count - len(self._members(pool))):
-            ready_at = at if is_first else at + self.scenario.start_delay_s
-            truth = self.scenario.truth[pool.name]
-            batch = self.scenario.batch_room or self.scenario.limits.max_batch
-            self._born += 1
-            name = f"{pool.name}-{self._born}"
-            self.cluster.workers.append(SimWorker(name, pool.name, pool.role, truth, batch, ready_at))
-
-    def _shrink(self, pool: PoolLimits, count: int) -> None:
-        mine = sorted(self._members(pool), key=lambda w: (w.ready_at <= self.cluster.now, w.load))
-        for worker in mine[: max(len(mine) - count, 0)]:
-            worker.leaving = True

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem_operator.plan.decide import is_clearly_better
+from tandem_operator.plan.desk import Option
 from tandem_operator.plan.facts import Target
+from tandem_operator.plan.moves import is_clearly_better
 from tandem_operator.plan.predict import Forecast, Side
-from tandem_operator.plan.study import Option
 
 
 def option(attainment, sure, overload):

@@ -6,7 +6,8 @@ from pathlib import Path
 from tandem_operator.api.decision_reasons import DECISION_REASONS
 
 SOURCE = Path(__file__).parents[2] / "tandem_operator"
-SAYS = ("plan/decide.py", "plan/slack.py", "plan/study.py")  # who decides
+DECIDES = ("decide", "bounds", "guards", "moves", "stuck", "slack", "study")
+SAYS = tuple(f"plan/{name}.py" for name in DECIDES)
 JUDGES = (*SAYS, "plan/judge.py", "edges/prometheus.py", "edges/errors.py", "loop/fleet.py")  # whose reasons it repeats
 NAMES = {reason.name for reason in DECISION_REASONS}
 

@@ -5,30 +5,43 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
+
+from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.lanes import Lanes
+from tandem_worker.transfer.outbox import Item, Outbox
+from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.wire import (
+    BESIDE,
     MAX_HEADER,
     AnyMessage,
+    Borrowed,
     Chunk,
     FrameReader,
     Generation,
     Hello,
+    Lend,
     Message,
     Ping,
     Prefill,
+    Taken,
     WireError,
     encode,
     frame_head,
 )
 
 if TYPE_CHECKING:
-    from tandem_worker.transfer.base import Owner
+    from tandem_worker.transfer.base import Backend, Meter, Owner
+
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
+TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken, the peer is ended
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
@@ -42,26 +55,49 @@ class Terms:
     identity: Identity
     key: bytes
     page_bytes: int
+    frame_bytes: int
+    backend: Backend
+    meter: Meter
+    connections: int = 1  # to each peer; more than one where a single stream does not fill the network
 
 
 class Link(asyncio.BufferedProtocol):
-    """A `Channel`. `ready` is done once the peer is proven; or it fails with RefusedError or ConnectionError."""
+    """A `Channel`. `ready` is done once the peer is proven; or it fails with RefusedError or ConnectionError.
 
-    def __init__(self, side: Side, terms: Terms, owner: Owner) -> None:
+    A further connection joins a first one to the same peer: it carries frames of pages, in no order with the rest, and
+    all end together. Its opener gives the first one; its answerer finds it by the nonce that the hello names.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        terms: Terms,
+        owner: Owner,
+        joins: Link | None = None,
+        find: Callable[[bytes], Link | None] = lambda nonce: None,  # noqa: ARG005 - nobody is found
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._terms = terms
         self._owner = owner
-        self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key)
+        self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key, joins.nonce if joins else b"")
+        self.nonce: bytes = self._handshake.nonce  # of the opener, once that is known: what names this connection
         self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._peer: Hello | None = None
         self._reason = ""
         self._urgent: deque[tuple[bytes, bytes | memoryview]] = deque()
-        self._bulk: deque[tuple[Generation, bytes, bytes | memoryview]] = deque()
-        self._backlog = 0
+        self._outbox = Outbox()
+        self._rate = Rate()
+        self._side = side
+        self._lanes = Lanes(terms.backend, terms.meter, self.send)
+        self._joins = joins
+        self._find = find
+        self._turn = 0
+        self._others: list[Link] = []  # further connections to the same peer, for pages alone
         self._paused = False
         self._silent = 0
+        self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits
 
@@ -76,8 +112,28 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes that wait to be sent, here and in the transport."""
-        return self._backlog + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        """Bytes of pages that the peer has not taken."""
+        return self._outbox.waiting + self._outbox.flying
+
+    @property
+    def backend(self) -> str:
+        """How pages travel now, whatever was asked for."""
+        return self._lanes.name
+
+    @property
+    def fence(self) -> Fence:
+        """What proves that no write of the peer can land any more."""
+        return Fence.CONNECTION if self._lanes.lane is None else self._lanes.lane.fence
+
+    @property
+    def paused(self) -> bool:
+        """Does more than enough wait in the kernel's and the transport's buffers?"""
+        return self._paused
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What bytes are written to."""
+        return self._transport
 
     @property
     def alive(self) -> bool:
@@ -89,16 +145,19 @@ class Link(asyncio.BufferedProtocol):
         self._urgent.append((frame_head(encode(message), len(body)), body))
         self._pump()
 
-    def push(self, generation: Generation, message: Message, body: bytes | memoryview = b"") -> None:
-        """Pages, and what must follow them, in order."""
-        self._bulk.append((generation, frame_head(encode(message), len(body)), body))
-        self._backlog += len(body)
+    def push(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
+        """A frame of pages, behind every small message."""
+        self._outbox.add(generation, chunk, body)
+        self._pump()
+
+    def finish(self, generation: Generation, message: Message) -> None:
+        """A transfer's last word, behind its pages."""
+        self._outbox.finish(generation, message)
         self._pump()
 
     def drop(self, generation: Generation) -> None:
         """Forget this generation's waiting pages."""
-        self._bulk = deque(item for item in self._bulk if item[0] != generation)
-        self._backlog = sum(len(item[2]) for item in self._bulk)
+        self._outbox.drop(generation)
 
     def close(self, reason: str) -> None:
         """End the connection after what was written; the owner hears `reason`."""
@@ -111,6 +170,10 @@ class Link(asyncio.BufferedProtocol):
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()
+
+    def revoke(self) -> bool:
+        """Pages that come as bytes of this connection have no key: its end is the fence."""
+        return self._lanes.lane is not None and self._lanes.lane.revoke()
 
     # --- asyncio's side -----------------------------------------------------------------------------------------
 
@@ -141,11 +204,13 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._urgent.clear()
-        self._bulk.clear()
-        self._backlog = 0
+        self._outbox.clear()
+        self._lanes.close()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))
-        if self._peer is not None:
+        for other in (*self._others, *((self._joins,) if self._joins else ())):
+            other.abort(reason)
+        if self._peer is not None and not self._joins:
             self._owner.on_closed(self, reason)
 
     def pause_writing(self) -> None:  # noqa: D102
@@ -153,6 +218,12 @@ class Link(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:  # noqa: D102
         self._paused = False
+        self._pump()
+        if self._joins is not None:
+            self._joins.resume_pages()
+
+    def resume_pages(self) -> None:
+        """A connection that joined this one has room again."""
         self._pump()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -163,10 +234,32 @@ class Link(asyncio.BufferedProtocol):
             return
         while not self._paused and self._urgent:
             self._write(transport, *self._urgent.popleft())
-        while not self._paused and self._bulk:
-            _, head, body = self._bulk.popleft()
-            self._backlog -= len(body)
-            self._write(transport, head, body)
+        while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
+            self._leave(way if item.body is not None else transport, item)
+        self._tell_settled()
+
+    def _way(self) -> asyncio.Transport | None:
+        """The connection whose turn it is among those that have room. None: no frame may leave now."""
+        lane = self._lanes.lane
+        if lane is not None:
+            return self._transport if not self._paused and lane.room() else None
+        open_ones = [link for link in (self, *self._others) if link.alive and not link.paused]
+        if not open_ones:
+            return None
+        self._turn += 1
+        return open_ones[self._turn % len(open_ones)].transport
+
+    def _leave(self, way: asyncio.Transport, item: Item) -> None:
+        message, body = item.message, item.body
+        if body is not None:
+            self._rate.sent(self._loop.time())
+            if self._lanes.lane is not None:
+                message, body = msgspec.structs.replace(message, at=self._lanes.lane.put(body)), None
+        self._write(way, frame_head(encode(message), len(body or b"")), body or b"")
+
+    def _tell_settled(self) -> None:
+        for generation in self._outbox.settled():
+            self._owner.on_sent(self, generation)
 
     @staticmethod
     def _write(transport: asyncio.Transport, head: bytes, body: bytes | memoryview) -> None:
@@ -182,7 +275,8 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
-            fits = body_bytes == message.pages * self._terms.page_bytes
+            size = message.pages * self._terms.page_bytes
+            fits = size <= self._terms.frame_bytes and body_bytes == (size if message.at == BESIDE else 0)
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         else:
@@ -193,8 +287,41 @@ class Link(asyncio.BufferedProtocol):
     def _on_frame(self, message: AnyMessage, header: bytes, body: memoryview) -> None:
         if self._handshake is not None:
             self._shake(self._handshake, message, header)
+        elif isinstance(message, Chunk):
+            (self._joins or self).hear_chunk(message, body)
+        elif self._joins is not None:
+            if not isinstance(message, Ping):
+                raise WireError(f"{type(message).__name__} on a connection for pages alone")
+        elif isinstance(message, Taken):
+            self._hear_taken(message)
+        elif isinstance(message, Lend | Borrowed):
+            self._hear_of_lane(message)
         elif not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
+
+    def hear_chunk(self, message: Chunk, body: memoryview) -> None:
+        """Pages, on this connection or on one that joined it. Raises WireError."""
+        body = self._lanes.body_of(message, body, message.pages * self._terms.page_bytes)
+        self._owner.on_message(self, message, body)
+        self.send(Taken(generation=message.generation, size=len(body), at=message.at))
+
+    def _hear_of_lane(self, message: Lend | Borrowed) -> None:
+        self._lanes.hear(message, reads=self._side is Side.OPENER)
+        self._order()
+
+    def _order(self) -> None:
+        """Do pages keep their order with the words on this connection?"""
+        lane = self._lanes.lane
+        self._outbox.ordered = lane.ordered if lane is not None else not self._others
+
+    def _hear_taken(self, message: Taken) -> None:
+        self._untaken_s = 0.0
+        if not self._outbox.taken(message.generation, message.size):
+            raise WireError(f"{message.size} B were taken of a transfer that has not so many under way")
+        self._lanes.free(message)
+        if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
+            self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
+        self._pump()
 
     def _shake(self, handshake: Handshake, message: AnyMessage, header: bytes) -> None:
         step = handshake.receive(message, header)
@@ -213,14 +340,35 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+        if self._side is Side.ANSWERER:
+            self.nonce = peer.nonce
+            if peer.joins:
+                self._joins = self._find(peer.joins)
+                if self._joins is None or self._joins.peer.incarnation != peer.incarnation:
+                    raise WireError("there is no connection to join")
+        if self._joins is not None:
+            self._joins.joined_by(self)
+        elif self._side is Side.ANSWERER:
+            self._lanes.offer()
         if not self.ready.done():
             self.ready.set_result(peer)
+
+    def joined_by(self, other: Link) -> None:
+        """One more connection to the same peer, for pages."""
+        self._others.append(other)
+        self._order()
+
+    # --- signs of life ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         # Counted in pings, not in seconds: a loop that was late itself must not take its peer for dead.
         self._silent += 1
         if self._silent > SILENT_PINGS:
             self.abort(f"no sign of life for {SILENT_PINGS * PING_EVERY_S:.0f} s")
+            return
+        self._untaken_s = self._untaken_s + PING_EVERY_S if self._outbox.flying else 0.0
+        if self._untaken_s > TAKEN_S:
+            self.abort(f"no page was taken for {TAKEN_S:.0f} s")
             return
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())

@@ -11,10 +11,11 @@ from tandem_worker.transfer.decode_side import DecodeSide
 from tandem_worker.transfer.link import Terms
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Engine
-    from tandem_worker.transfer.base import Meter, Transfer
+    from tandem_worker.transfer.base import Backend, Meter, Transfer
     from tandem_worker.transfer.handshake import Identity
     from tandem_worker.transfer.prefill_side import Post
 
@@ -28,6 +29,7 @@ class Node:
         self,
         engine: Engine,
         transfer: Transfer,
+        backend: Backend,
         identity: Identity,
         key: bytes,
         *,
@@ -35,8 +37,10 @@ class Node:
         meter: Meter,
         prefill_timeout_s: float,
         local_host: str | None = None,
+        connections: int = 1,
     ) -> None:
-        terms = Terms(identity, key, transfer.page_bytes)
+        terms = Terms(identity, key, transfer.page_bytes, transfer.frame_bytes, backend, meter, connections)
+        self._backend = backend
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,
@@ -46,6 +50,7 @@ class Node:
             clock=clock,
             meter=meter,
             prefill_timeout_s=prefill_timeout_s,
+            quarantine_pages=int(engine.pages * QUARANTINE_SHARE),
         )
         self.prefill = PrefillSide(engine, transfer, identity.page_tokens, post=post, clock=clock, meter=meter)
         self.peers = Peers(terms, self.decode, local_host)
@@ -71,6 +76,7 @@ class Node:
                 await self._sweeper
         await self.peers.close()
         await self._listening.close()
+        self._backend.close()
 
     async def _sweep(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from tandem_worker.transfer.wire import (
     Prefill,
     Quiet,
     SamplingFields,
+    Taken,
     TicketGranted,
     decode,
     encode,
@@ -40,6 +42,12 @@ def model(tmp_path_factory):
 @pytest.fixture
 async def pair(model):
     async with running(model, "p0") as prefill, running(model, "d0") as decode:
+        yield prefill, decode
+
+
+@pytest.fixture
+async def shm_pair(model):
+    async with running(model, "p0", backend="shm") as prefill, running(model, "d0", backend="shm") as decode:
         yield prefill, decode
 
 
@@ -148,17 +156,144 @@ async def test_a_lost_connection_ends_the_request_and_leaves_nothing(pair, momen
     assert again.failure is None
 
 
+@pytest.fixture
+async def wide_pair(model):
+    async with running(model, "p0") as prefill, running(model, "d0", connections=3) as decode:
+        yield prefill, decode
+
+
+async def test_pages_travel_over_several_connections(wide_pair):
+    prefill, decode = wide_pair
+    prompts = [prompt(f"wide{n}", n) for n in (1, 100, 480, 470)]
+    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    others = [link for link in prefill.node._listening._links if link._joins is not None]
+    assert len(others) == 2
+    assert {link._joins.nonce for link in others} == {first.nonce}
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the first", "another"])
+async def test_connections_end_together(wide_pair, which):
+    prefill, decode = wide_pair
+    heard = await pull(decode, prefill, "r", prompt("together", 480), GREEDY)
+    await heard.until(lambda heard: heard.bytes > 0)
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    links = [first, *first._others]
+    links[which].abort("cut by the test")
+    await heard.until(lambda heard: heard.over)
+    await eventually(lambda: not any(link.alive for link in links), "all are gone")
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+    again = await pull(decode, prefill, "r2", prompt("together", 480), GREEDY)
+    await again.until(lambda heard: heard.over)
+    assert again.failure is None
+
+
+async def test_nobody_joins_a_connection_that_is_not_there(pair):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    handshake = Handshake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64), bytes(32))
+    assert (await hand.talk(handshake)).peer
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await hand.read()
+    writer.close()
+
+
+def backends_of(worker):
+    """Backend → 1 or 0, as /metrics has it."""
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    found = [line.split('"') for line in lines if line.startswith("tandem_transfer_backend_info{")]
+    return {parts[1]: float(parts[2].removeprefix("} ")) for parts in found}
+
+
+async def on_shm(decode, prefill):
+    """The connection, once pages travel beside it."""
+    link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    await eventually(lambda: link.backend == "shm", "shared memory is agreed on")
+    await eventually(lambda: backends_of(prefill).get("shm") == 1, "the other side knows")
+    return link
+
+
+async def test_pages_travel_through_shared_memory(shm_pair):
+    prefill, decode = shm_pair
+    await on_shm(decode, prefill)
+    assert backends_of(decode)["shm"] == 1
+    prompts = [prompt(f"shm{n}", n) for n in (1, 33, 100, 400)]
+    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    for worker in shm_pair:
+        await eventually(worker.is_empty, "nothing is held")
+
+
+@pytest.mark.parametrize("end", ["cancel", "cut"])
+async def test_an_end_in_the_middle_of_shared_pages_leaves_nothing(shm_pair, end):
+    prefill, decode = shm_pair
+    link = await on_shm(decode, prefill)
+    heard = await pull(decode, prefill, "r", prompt("middle", 400), GREEDY)
+    await heard.until(lambda heard: heard.bytes > 0)
+    if end == "cut":
+        link.abort("cut by the test")
+    else:
+        decode.node.decode.cancel("r")
+    for worker in shm_pair:
+        await eventually(worker.is_empty, "nothing is held")
+    again = await pull(decode, prefill, "r2", prompt("middle", 400), GREEDY)
+    await again.until(lambda heard: heard.over)
+    assert again.failure is None
+
+
+async def test_without_a_common_directory_pages_travel_over_tcp_and_that_is_what_is_said(shm_pair, caplog):
+    prefill, decode = shm_pair
+    prefill.node._backend._door.path.unlink()
+    heard = await pull(decode, prefill, "r", prompt("apart", 100), GREEDY)
+    await heard.until(lambda heard: heard.over)
+    assert heard.failure is None
+    for worker in shm_pair:
+        assert backends_of(worker) == {"tcp": 1}
+    assert "travel over tcp" in caplog.text
+
+
+async def test_what_need_not_travel_and_how_fast_the_rest_does_is_counted(pair):
+    prefill, decode = pair
+    for request in ("first", "again"):
+        heard = await pull(decode, prefill, request, prompt("counted", 500), GREEDY)
+        await heard.until(lambda heard: heard.over)
+    page_bytes = 3 * 2 * 4 * 2 * 16 * 4
+    assert value_of(decode, "tandem_kv_transfer_saved_bytes_total") == 124 * page_bytes
+    assert value_of(prefill, "tandem_transfer_bandwidth_bytes_per_second") >= 0
+
+
+def value_of(worker, name):
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
 async def test_no_room_means_later_not_never(model):
-    """Six requests of which the decode worker has room for two at a time: all come through."""
+    """Six requests of which the decode worker has room for two at a time, and at first for none: all come through."""
     async with running(model, "p0") as prefill, running(model, "d0", kv_memory_mib=1) as decode:
         answers = []
         reserve = decode.engine.reserve
-        decode.engine.reserve = lambda *facts: answers.append(reserve(*facts)) or answers[-1]
+
+        def answer(*facts):
+            answers.append(reserve(*facts) if len(answers) > 4 else Shortage(1, 0))
+            return answers[-1]
+
+        decode.engine.reserve = answer
         heard = [await pull(decode, prefill, f"r{n}", prompt(f"room{n}", 480), GREEDY) for n in range(6)]
         for one in heard:
             await one.until(lambda heard: heard.over)
         assert [(one.failure, one.tokens[-1].finish) for one in heard] == [(None, "length")] * 6
-        assert any(isinstance(answer, Shortage) for answer in answers)
+        assert len(answers) >= 5 + 6
         await eventually(decode.is_empty, "the decode worker holds nothing")
 
 
@@ -207,11 +342,13 @@ class HandMade:
                 header, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 raw = await self._reader.readexactly(header)
                 await self._reader.readexactly(body)
-                if type(message := decode(raw)).__name__ != "Ping":
+                if type(message := decode(raw)).__name__ not in {"Ping", "Taken"}:
                     return message, raw
 
     async def shake(self, side, identity, key):
-        handshake = Handshake(side, identity, key)
+        return await self.talk(Handshake(side, identity, key))
+
+    async def talk(self, handshake):
         for message in handshake.start().send:
             await self.send(message)
         while True:
@@ -230,7 +367,7 @@ def identity_of(worker):
 
     info, settings = worker.engine.info, worker.settings
     return Identity(settings.served_name, info.config_hash, settings.dtype, settings.page_tokens, info.layers,
-                    info.kv_heads, info.head_dim, "hand-made", 99)  # fmt: skip
+                    info.kv_heads, info.head_dim, "hand-made", 99, backend=settings.backend)  # fmt: skip
 
 
 async def forge(decode):
@@ -327,6 +464,7 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
         pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
         pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
+        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=342), 342 * 3072, id="longer than a frame"),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
@@ -339,6 +477,37 @@ async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, bod
     writer.write(HEAD.pack(len(header), body_bytes) + header)  # and not one byte of the body
     await eventually(lambda: not link.alive, "the connection ends")
     assert f"with a body of {body_bytes} B" in link._reason
+
+
+async def test_nobody_takes_what_was_not_sent(pair):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    await hand.send(Taken(generation=Generation(1, 1), size=1000))
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert "has not so many under way" in link._reason
+
+
+async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):
+    """It pings and reads, so it is not silent; its pages would be under way for ever."""
+    monkeypatch.setattr("tandem_worker.transfer.link.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("tandem_worker.transfer.link.TAKEN_S", 0.2)
+    monkeypatch.setattr("tandem_worker.transfer.link.SILENT_PINGS", 10**6)
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    await hand.send(
+        Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), struct.pack("<9i", *[5] * 9)
+    )
+    await hand.read()
+    await hand.send(TicketGranted(request="r", generation=Generation(1, 1), first_page=0, lease_ms=1))
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert "no page was taken" in link._reason
+    await eventually(prefill.is_empty, "the prefill worker holds nothing")
 
 
 async def test_a_stranger_cannot_make_the_worker_allocate(pair):
@@ -365,4 +534,29 @@ async def test_an_old_lease_is_over_when_nothing_comes(model):
         assert decode.engine.stats().quarantined_pages == 3
         silent.close()
         await eventually(decode.is_empty, "the connection's end is the fence")
+        server.close()
+
+
+@pytest.mark.parametrize("bound", ["time", "pages"])
+async def test_a_writer_that_lives_but_never_says_that_it_stopped_is_cut_off(model, bound, caplog):
+    async with running(model, "d0") as decode:
+        mute, link, server = await forge(decode)
+        heard = Heard()
+        decode.node.decode.ask(link, "r", prompt("mute", 10), GREEDY, heard)
+        await mute.read()
+        await mute.send(AskTicket(request="r", pages=3))
+        await mute.read()
+        decode.node.decode.cancel("r")
+        assert decode.engine.stats().quarantined_pages == 3
+        assert link.alive
+        if bound == "time":
+            held = decode.node.decode._by_request["r"]
+            held.ticket = replace(held.ticket, ends_at=0.0)
+        else:
+            decode.node.decode._quarantine_pages = 2
+        await eventually(decode.is_empty, "its connection's end is the fence")
+        assert not link.alive
+        assert value_of(decode, "tandem_transfer_cut_off_total") == 1
+        assert "closed for good" in caplog.text
+        mute.close()
         server.close()

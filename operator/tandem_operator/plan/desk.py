@@ -1,0 +1,183 @@
+"""Weighs targets for one load and one model; each crew is forecast once, however many targets it is part of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from tandem_operator.plan.candidates import change_between, cost_of, gpus_of
+from tandem_operator.plan.facts import Role
+from tandem_operator.plan.predict import (
+    Side,
+    batch_of,
+    first_side,
+    first_within,
+    prompt_cost,
+    queue_of,
+    step_cost,
+    steps_side,
+    steps_within,
+    together,
+    utilisation_of,
+)
+from tandem_operator.plan.queueing import length_atoms
+from tandem_operator.plan.roofline import prior_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tandem_operator.plan.facts import Limits, ModelShape, Slo, Target
+    from tandem_operator.plan.predict import Forecast, Load, Model
+
+Cost = TypeVar("Cost")
+Counts = tuple[int, ...]  # workers by pool, in the order of `limits.pools`
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One legal target, what it would give, and what it takes."""
+
+    target: Target
+    forecast: Forecast
+    sure: float  # attainment less its uncertainty (every cost one standard deviation higher)
+    cost: float
+    gpus: int
+    change: int
+
+
+class Score(NamedTuple):
+    """One role's crew: share of its capacity in use, P(within target) by the model and one deviation worse."""
+
+    utilisation: float
+    kind: float
+    stern: float
+
+
+class Rating(NamedTuple):
+    """A whole plan in three numbers: attainment, attainment less its uncertainty, utilisation of the fuller side."""
+
+    kind: float
+    sure: float
+    overload: float
+
+
+NO_LOAD = Score(0.0, 1.0, 1.0)
+IDLE = Side(0.0, 0.0, 1.0)
+
+
+class Desk:
+    """Answers for one question: these limits, this load, this model, these targets.
+
+    TTFT depends on the prefill crew alone and TPOT on the decode crew alone, so that a grid of plans needs only as
+    many forecasts as there are crews.
+    """
+
+    def __init__(self, limits: Limits, shape: ModelShape, load: Load, model: Model, slo: Slo) -> None:
+        """Price one prompt and one step on each pool's workers; nothing is weighed yet."""
+        self.limits = limits
+        self._load, self._model, self._slo = load, model, slo
+        pools = limits.pools
+        models = (model, replace(model, pessimism=model.pessimism + 1.0))
+        priors = [prior_of(p.device, p.gpus, shape) for p in pools]
+        self._prompts = [
+            [prompt_cost(m.of(p.name), prior, load) for p, prior in zip(pools, priors, strict=True)] for m in models
+        ]
+        self._steps = [
+            [step_cost(m.of(p.name), prior, load) for p, prior in zip(pools, priors, strict=True)] for m in models
+        ]
+        own = [i for i, p in enumerate(pools) if p.role is Role.PREFILL]
+        other = [i for i, p in enumerate(pools) if p.role is Role.DECODE]
+        self._order = (*own, *reversed(other))  # who prefills first: own role first, then the last pools
+        self._atoms = length_atoms(load.prompt_cv2)
+        self._first: dict[Counts, Score] = {}
+        self._then: dict[Counts, Score] = {}
+        self._sides: dict[tuple[Role, Counts], Side] = {}
+
+    def split(self, counts: Counts, prefill: int) -> tuple[Counts, Counts]:
+        """(prefill, decode) workers by pool: own role first; what a role lacks is flipped, last pools first."""
+        first = [0] * len(counts)
+        left = prefill
+        for i in self._order:
+            first[i] = take = min(counts[i], left)
+            left -= take
+        return tuple(first), tuple(n - m for n, m in zip(counts, first, strict=True))
+
+    def prefill(self, crew: Counts) -> Score:
+        """The prefill side of these workers."""
+        if (score := self._first.get(crew)) is None:
+            score = self._first[crew] = self._score_prompts(crew)
+        return score
+
+    def decode(self, crew: Counts) -> Score:
+        """The decode side of these workers."""
+        if (score := self._then.get(crew)) is None:
+            score = self._then[crew] = self._score_steps(crew)
+        return score
+
+    def rate(self, counts: Counts, prefill: int) -> Rating:
+        """A whole plan; a saturated decode side holds tickets back, and no prompt is in time."""
+        first, then = self.split(counts, prefill)
+        a, b = self.prefill(first), self.decode(then)
+        kind = a.kind * b.kind
+        return Rating(kind, min(kind, a.stern * b.stern), max(a.utilisation, b.utilisation))
+
+    def rate_of(self, target: Target) -> Rating:
+        """A target's rating."""
+        return self.rate(self._counts(target), target.prefill)
+
+    def weigh(self, target: Target, now: Target) -> Option:
+        """The option of going from the target `now` to `target`, with its latencies."""
+        pools, rating = target.pools, self.rate_of(target)
+        first, then = self.split(self._counts(target), target.prefill)
+        forecast = together(self._side(Role.PREFILL, first), self._side(Role.DECODE, then), self._drain_s(first))
+        cost, gpus = cost_of(self.limits, pools), gpus_of(self.limits, pools)
+        return Option(target, forecast, rating.sure, cost, gpus, change_between(self.limits, now, target))
+
+    def _counts(self, target: Target) -> Counts:
+        return tuple(target.pools.get(p.name, 0) for p in self.limits.pools)
+
+    def _score_prompts(self, crew: Counts) -> Score:
+        load = self._load
+        if load.arrival_rate <= 0:
+            return NO_LOAD
+        seconds = self._slo.ttft_ms / 1000 / self._model.ttft_factor
+        kind, stern = (queue_of(members(crew, costs), load) for costs in self._prompts)
+        return Score(
+            utilisation_of(kind), first_within(kind, self._atoms, seconds), first_within(stern, self._atoms, seconds)
+        )
+
+    def _score_steps(self, crew: Counts) -> Score:
+        load = self._load
+        if load.arrival_rate * (load.output_tokens - 1) <= 0:
+            return NO_LOAD
+        seconds = self._slo.tpot_ms / 1000 / self._model.tpot_factor
+        kind, stern = (batch_of(members(crew, costs), load) for costs in self._steps)
+        return Score(utilisation_of(kind), steps_within(kind, seconds), steps_within(stern, seconds))
+
+    def _side(self, role: Role, crew: Counts) -> Side:
+        if (side := self._sides.get((role, crew))) is None:
+            side = self._sides[role, crew] = self._forecast(role, crew)
+        return side
+
+    def _forecast(self, role: Role, crew: Counts) -> Side:
+        load, model = self._load, self._model
+        if role is Role.PREFILL:
+            if load.arrival_rate <= 0:
+                return IDLE
+            return first_side(queue_of(members(crew, self._prompts[0]), load), load, model.ttft_factor, self._slo)
+        if load.arrival_rate * (load.output_tokens - 1) <= 0:
+            return IDLE
+        return steps_side(batch_of(members(crew, self._steps[0]), load), model.tpot_factor, self._slo)
+
+    def _drain_s(self, crew: Counts) -> float | None:
+        """Seconds until the waiting prompt tokens are computed while new ones keep arriving; None: never."""
+        load = self._load
+        if load.waiting_tokens <= 0:
+            return 0.0
+        spare = sum(n / cost.seconds for n, cost in zip(crew, self._prompts[0], strict=True)) - load.arrival_rate
+        return None if spare <= 0 else load.waiting_tokens / max(load.computed_tokens, 1.0) / spare
+
+
+def members(crew: Counts, costs: Sequence[Cost]) -> list[tuple[int, Cost]]:
+    """(workers, cost) of every pool that lends some."""
+    return [(n, cost) for n, cost in zip(crew, costs, strict=True) if n]

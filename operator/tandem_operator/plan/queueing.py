@@ -1,0 +1,63 @@
+"""Waiting in front of several servers: how likely, how long, and by how much service itself varies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import NormalDist
+
+POISSON = 1.0  # squared coefficient of variation of the gaps between arrivals that nobody measured
+SERVICE_CV2 = 0.5  # of prefill times that nobody measured: between fixed prompts (0) and exponential ones (1)
+# Quantiles that stand for a length's distribution: fine where percentiles are asked for.
+EDGES = (0.0, 0.25, 0.5, 0.65, 0.75, 0.82, 0.87, 0.91, 0.94, 0.96, 0.98, 0.99, 1.0)
+NORMAL = NormalDist()
+
+Atoms = tuple[tuple[float, float], ...]  # (multiple of the mean, probability)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Waiting time before service: P(W > t) = waits · exp(-t / mean_s)."""
+
+    waits: float
+    mean_s: float  # of those that wait
+
+    def within(self, seconds: float) -> float:
+        """P(W <= seconds)."""
+        if self.mean_s <= 0:  # neither arrivals nor service vary: nobody waits
+            return 1.0 if seconds >= 0 else 0.0
+        return 1.0 - self.waits * exp(-seconds / self.mean_s) if seconds >= 0 else 0.0
+
+
+def delay_of(rho: float, servers: int, capacity: float, arrival_cv2: float, service_cv2: float) -> Delay:
+    """The wait of GI/G/c below saturation (rho < 1), `capacity` in requests/s over all servers.
+
+    Those that wait: mean (Ca² + Cs²)/2 · 1/(capacity·(1-ρ)) (Allen and Cunneen; Whitt, QNA, 1983). How many wait:
+    ρ^(√(2(c+1)) - 1) for Poisson arrivals (Sakasegawa 1977). For others the exponent is divided by a power of the
+    arrivals' peakedness z: by √z for many servers, where waiting depends on (1-ρ)√(c/z) alone (Halfin and Whitt 1981;
+    Whitt 1992), and by z for one; z^(1/2 + 1/(2√c)) joins the two, and agrees with simulation in between.
+    """
+    bursts = peakedness(arrival_cv2) ** (0.5 + 0.5 / sqrt(servers))
+    chance = rho ** ((sqrt(2.0 * (servers + 1)) - 1.0) / bursts)
+    return Delay(chance, (arrival_cv2 + service_cv2) / 2.0 / (capacity * (1.0 - rho)))
+
+
+def length_atoms(cv2: float | None) -> Atoms:
+    """Multiples of the mean length with their probabilities; one of 1 where the spread is not known.
+
+    Lognormal, σ² = ln(1 + cv²): each atom is the mean of its slice (partial expectation: Φ(z - σ)), so that the
+    atoms' mean is 1.
+    """
+    if not cv2:
+        return ((1.0, 1.0),)
+    sigma = sqrt(log(1.0 + cv2))
+    below = [0.0, *(NORMAL.cdf(NORMAL.inv_cdf(q) - sigma) for q in EDGES[1:-1]), 1.0]
+    slices = zip(EDGES, EDGES[1:], below, below[1:], strict=False)
+    return tuple(((high - low) / (b - a), b - a) for a, b, low, high in slices)
+
+
+def peakedness(cv2: float) -> float:
+    """Variance over mean of the number in service for arrivals of this variability: (1 + Ca²)/2 with exponential
+    stays (heavy-traffic peakedness, Whitt 1984); fixed stays give up to Ca².
+    """
+    return (1.0 + cv2) / 2.0
