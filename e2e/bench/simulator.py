@@ -50,6 +50,7 @@ class Study:
     shape: ModelShape
     peer_model: str
     recorded: Mapping[str, float]
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def million(data: Path, folder: Path) -> list[Row]:
     rows = []
     for count in (MILLION // 10, MILLION):
         load = inputs.poisson(data, 70, 1.02 * count / 70)[:count]
-        cost = simulate(Study(f"{count}", load, (25, 15), BLOOM, peers.BLOOM, {}), folder)
+        cost = simulate(Study(f"{count}", load, (25, 15), BLOOM, peers.BLOOM, {}, keep=False), folder)
         rows += [
             against(f"{count:,} requests, 25P+15D: CPU time", cost.cpu_s, "s", MILLION_S * count / MILLION, count),
             Row(f"{count:,} requests, 25P+15D: resident memory", cost.rss_mb, "MB"),
@@ -143,7 +144,7 @@ def simulate(study: Study, folder: Path) -> Played:
     """One child process; its cost, and the digest of what became of every request."""
     arrivals = folder / "arrivals.csv"
     inputs.write_ours(study.load, arrivals)
-    cell = Cell(*study.workers, study.load[-1][0] + DRAIN_S, truth_of(study.shape))
+    cell = Cell(*study.workers, study.load[-1][0] + DRAIN_S, truth_of(study.shape), study.keep)
     words = (sys.executable, "-m", "e2e.bench.simulator_child", str(arrivals), json.dumps(asdict(cell)))
     cost = measured(peers.Command(words, REPO))
     found = json.loads(cost.out)
