@@ -60,9 +60,10 @@ def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
 
 
 def heaviest(windows: Sequence[Window], case: Study) -> Load:
-    """Each figure at its highest over the windows: the smaller plan must carry all of it at once."""
+    """Each figure at its highest over the windows and the forecast: the smaller plan must carry all of it at once."""
     share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
     loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
+    loads += [case.later.load] if case.later else []
     return replace(
         case.load,
         arrival_rate=max(x.arrival_rate for x in loads),
@@ -79,7 +80,7 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
         f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
-        f"{case.current.gpus - option.gpus} GPUs are given back"
+        f"GPUs given back: {case.current.gpus - option.gpus}"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(
