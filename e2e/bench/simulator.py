@@ -4,7 +4,8 @@ usage: python -m e2e.bench.simulator --data ../shared/data [--splitwise CHECKOUT
                                      [--dynosim PYTHON] [--no-million]
 
 A baseline is the peer's figure of this very run where a peer is given, else what was measured on two shared cores in
-November 2026 (splitwise-sim 8f99e7d, ai-dynamo 1.4.2; both single runs, start-up included).
+November 2026 (splitwise-sim 8f99e7d, ai-dynamo 1.4.2; both single runs, start-up included). DynoSim's 5,451 is of
+arrivals over 600 s, where its start-up weighs less; over 120 s it reached 3,812.
 """
 
 from __future__ import annotations
