@@ -52,6 +52,7 @@ class Cell:
     decode: int
     seconds: float
     truth: dict[str, float]
+    keep: bool = True
 
 
 def main() -> None:
@@ -70,7 +71,9 @@ def play(cell: Cell, arrivals: Iterator[Request]) -> Run:
         for role, count in ((Role.PREFILL, cell.prefill), (Role.DECODE, cell.decode))
     )
     limits = Limits(SLO, RebalanceMode.OFF, pools, interval_s=INTERVAL_S, max_batch=MAX_BATCH)
-    scenario = Scenario(limits, NO_MODEL, {p.name: truth for p in pools}, engine=Engine(CHUNK_TOKENS), records=False)
+    scenario = Scenario(
+        limits, NO_MODEL, {p.name: truth for p in pools}, engine=Engine(CHUNK_TOKENS), records=False, keep=cell.keep
+    )
     return Simulation(scenario, arrivals, fixed(cell)).play(cell.seconds)
 
 

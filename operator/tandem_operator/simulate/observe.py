@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isnan
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Role, RoleUse, Slo, Window
@@ -46,7 +45,7 @@ class Prometheus:
             for role, total in totals.items():
                 total.add(worker.counters[role])
         book = cluster.ledger
-        counts = cluster.arrived, len(book.first_ttft), len(book), book.prompt_sum, book.output_sum
+        counts = cluster.arrived, book.first_folded + len(book.first_ttft), len(book), book.prompt_sum, book.output_sum
         self.scrapes.append(Scrape(cluster.now, *counts, totals))
         while len(self.scrapes) > 2 and self.scrapes[1].at <= cluster.now - self.seconds:
             self.scrapes.pop(0)
@@ -56,7 +55,7 @@ class Prometheus:
         old, new = self.scrapes[0], self.scrapes[-1]
         span = max(new.at - old.at, 1e-9)
         finished, book = new.finished - old.finished, cluster.ledger
-        gaps = [tpot for tpot in book.tpot[old.finished :] if not isnan(tpot)]
+        gaps = book.gaps_since(old.finished)
         return Window(
             at=at,
             seconds=self.seconds,
@@ -64,7 +63,7 @@ class Prometheus:
             request_rate=finished / span,
             prompt_tokens=mean(new.prompt_tokens - old.prompt_tokens, finished),
             output_tokens=mean(new.output_tokens - old.output_tokens, finished),
-            ttft_ms=to_ms(percentile(book.first_ttft[old.started :], self.slo.percentile)),
+            ttft_ms=to_ms(percentile(book.first_since(old.started), self.slo.percentile)),
             tpot_ms=to_ms(percentile(gaps, self.slo.percentile)),
             attainment=book.attainment(old.finished),
             prefill=use_of(Role.PREFILL, old, new, span, cluster),

@@ -60,6 +60,7 @@ class Scenario:
     short_tokens: int = 0  # a prompt that lacks at most so many tokens on its decode worker is computed there
     failures: Sequence[Failure] = ()
     records: bool = True  # keep what every decision saw, for replay
+    keep: bool = True  # an entry of each request; False: only those that a window needs, the rest as sums and sketches
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,9 @@ class Simulation:
         now = EPOCH + timedelta(seconds=at)
         self.prometheus.scrape(self.cluster)
         window = self.prometheus.window(self.cluster, now)
+        if not self.scenario.keep:
+            oldest = self.prometheus.scrapes[0]
+            self.cluster.ledger.fold(min(oldest.finished, self._ended), oldest.started)
         self.history.append(window)
         seen = self._observe()
         decision = self.policy(seen, now)
