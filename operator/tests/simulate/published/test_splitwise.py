@@ -144,4 +144,5 @@ def test_every_request_ends_and_never_before_its_work(rows, is_split, growth):
     got = simulate(fleet, SHAPE, arrivals(*sorted(rows)), FAST)
     assert np.isfinite(got.e2e).all()
     assert (got.ttft >= 0.001 * got.prompt - 1e-9).all()
-    assert (got.e2e >= got.ttft + 0.010 * (got.output - 1) - 1e-9).all()
+    # The cheapest token rides along with a prompt of one token: (1 + 1) ms · 1.1, where a step of its own takes 10.
+    assert (got.e2e >= got.ttft + 0.0022 * (got.output - 1) - 1e-9).all()
