@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import uvloop
 
 from e2e.bench.table import Row, against, write
 from tandem_worker.engine.pages import PagePool
@@ -158,7 +159,7 @@ def serve(pipe: Connection, backend: str, most: int) -> None:
         await listening.close()
         half.terms.backend.close()
 
-    asyncio.run(run())
+    uvloop.run(run())
 
 
 def cpu_s() -> float:
@@ -327,7 +328,7 @@ def main() -> None:
     bases = {"tcp": plain_sockets(largest, options.repeats), "shm": one_memcpy(largest, options.repeats)}
     rows = [Row("plain copy over two sockets", bases["tcp"], "GB/s"), Row("one memcpy", bases["shm"], "GB/s")]
     for backend in NAMES:
-        for row in asyncio.run(measure(backend, sizes, options.repeats)):
+        for row in uvloop.run(measure(backend, sizes, options.repeats)):
             value = row.value or 0.0
             rows.append(against(row.metric, value, row.unit, bases[backend], row.n) if row.unit == "GB/s" else row)
     trace = options.data / "mooncake_conversation_trace.jsonl"

@@ -18,7 +18,7 @@ from tandem_worker.transfer.base import Fence, Meter
 from tandem_worker.transfer.decode_side import DecodeSide
 from tandem_worker.transfer.prefill_side import PrefillSide
 from tandem_worker.transfer.ticket import State
-from tandem_worker.transfer.wire import Chunk, WireError
+from tandem_worker.transfer.wire import Chunk, TicketGranted, WireError
 
 PAGE_TOKENS = 2
 ALL_PAGES = 12
@@ -419,8 +419,7 @@ class OneSidedWire(Wire):
         if not isinstance(message, Chunk):
             super().push(generation, message, body)
             return
-        request = self.machine.decode._by_generation[generation].ticket.request
-        own = self.machine.pages.reserved[request]
+        request, own = self.reader.lent[generation]
         addresses = own[message.first_page : message.first_page + message.pages]
         self.posted.append(Posted(generation, message, bytes(body), request, self.machine.pages, addresses))
 
@@ -447,9 +446,17 @@ class OneSidedWire(Wire):
 
 
 class KeyHolder(Wire):
-    """The decode worker's end: it can end the key."""
+    """The decode worker's end: its tickets give addresses away, and it can end the key that they are good for."""
 
-    revoked = False
+    def __init__(self, fence, has_key, machine):
+        super().__init__(fence, has_key)
+        self.machine, self.revoked, self.lent = machine, False, {}
+
+    def send(self, message, body=b""):
+        super().send(message, body)
+        if isinstance(message, TicketGranted):
+            own = list(self.machine.pages.reserved[message.request])
+            self.lent[message.generation] = (message.request, own)
 
     def revoke(self):
         self.revoked = self.has_key
@@ -465,7 +472,7 @@ class OneSidedMachine(Machine):
     def connect(self):
         if not hasattr(self, "dead_wires"):
             self.dead_wires = []
-        self.at_decode = KeyHolder(self.fence, self.has_key)
+        self.at_decode = KeyHolder(self.fence, self.has_key, self)
         self.at_prefill = OneSidedWire(self.fence, self, self.at_decode)
 
     def cut(self):
