@@ -7,6 +7,7 @@ the roofline times a hidden factor; the peers are told it (their profiles are pe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import floor, isnan
 from typing import TYPE_CHECKING
 
@@ -208,20 +209,20 @@ def oracle(case: Case) -> Played:
         runs[schedule] = played = play(case, Contender(schedule.policy(EPOCH)))
         return played.attainment, played.gpu_seconds
 
-    return runs[search(lambda strictness: schedule_for(case, strictness), simulate, GOAL).schedule]
+    return runs[search(partial(schedule_for, case), simulate, GOAL).schedule]
 
 
-def schedule_for(case: Case, strictness: float) -> Schedule:
-    """The cheapest schedule by the quick model, its targets at this share of the real ones."""
+def schedule_for(case: Case, strictness: float, misses: float) -> Schedule:
+    """The cheapest schedule by the quick model: its targets at this share of the real ones, so many misses allowed."""
     profile = profile_of()
     grid = Grid(case.seconds + DRAIN_S, limits_of(case, flips=False).interval_s * 2.0, tuple(range(1, MOST + 1)))
     costs = Costs(GPUS * grid.step_s, GPUS * START_S)
     targets = case.slo.ttft_ms / 1000 * strictness, case.slo.tpot_ms / 1000 * strictness
     roles = [
-        OracleRole(tuple(misses(case.trace, profile, n, target, grid) for n in grid.counts), grid.counts, costs)
-        for misses, target in zip((prefill_misses, decode_misses), targets, strict=True)
+        OracleRole(tuple(count(case.trace, profile, n, target, grid) for n in grid.counts), grid.counts, costs)
+        for count, target in zip((prefill_misses, decode_misses), targets, strict=True)
     ]
-    prefill, decode = fewest_gpus(roles, (1 - GOAL) / 2 * len(case.trace))
+    prefill, decode = fewest_gpus(roles, misses * len(case.trace))
     return Schedule(prefill, decode, grid.step_s, START_S)
 
 

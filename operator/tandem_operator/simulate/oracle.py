@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 PRICES = 40  # halvings of the price of a miss
 DEAREST = 1e6  # GPU seconds for one miss: none is taken that a count within bounds avoids
-LOOSE, STRICT = 1.3, 0.4  # shares of the targets between which the model's strictness is sought
-ROUNDS = 6  # simulations of candidate schedules
+LOOSE, STRICT = 2.5, 0.5  # shares of the targets between which the model's strictness is sought
+ROUNDS = 5  # simulations of candidate schedules, with no miss allowed to the model
+MISSES, MORE_ROUNDS = 0.004, 3  # ... and with so many: a few moments may be given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,21 +199,30 @@ class Played:
 
 
 def search(
-    schedule_for: Callable[[float], Schedule], simulate: Callable[[Schedule], tuple[float, float]], wanted: float
+    schedule_for: Callable[[float, float], Schedule], simulate: Callable[[Schedule], tuple[float, float]], wanted: float
 ) -> Played:
     """The cheapest schedule that attains `wanted` in the simulator; where none does, the one that attains most.
 
-    `schedule_for(strictness)` is the model's; bisection over the strictness, every candidate simulated.
+    `schedule_for(strictness, share of misses)` is the model's; every candidate is simulated.
     """
+    played = bisect(lambda s: schedule_for(s, 0.0), simulate, wanted, ROUNDS)
+    played += bisect(lambda s: schedule_for(s, MISSES), simulate, wanted, MORE_ROUNDS)
+    good = [p for p in played if p.attainment >= wanted]
+    return min(good, key=lambda p: p.gpu_seconds) if good else max(played, key=lambda p: p.attainment)
+
+
+def bisect(
+    schedule_for: Callable[[float], Schedule],
+    simulate: Callable[[Schedule], tuple[float, float]],
+    wanted: float,
+    rounds: int,
+) -> list[Played]:
+    """Schedules of a strictness nearer and nearer to the loosest that attains `wanted`, as they were played."""
     loose, strict = LOOSE, STRICT
     played: list[Played] = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         strictness = 1.0 if number == 0 else (loose + strict) / 2
         schedule = schedule_for(strictness)
         played.append(Played(schedule, *simulate(schedule)))
-        if played[-1].attainment >= wanted:
-            strict = strictness
-        else:
-            loose = strictness
-    good = [p for p in played if p.attainment >= wanted]
-    return min(good, key=lambda p: p.gpu_seconds) if good else max(played, key=lambda p: p.attainment)
+        loose, strict = (loose, strictness) if played[-1].attainment >= wanted else (strictness, strict)
+    return played
