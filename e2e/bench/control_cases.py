@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.facts import Slo
 from tandem_operator.simulate import scenarios
 from tandem_operator.simulate.scenarios import Arrival
-from tandem_operator.simulate.workload import trace as azure
+from tandem_operator.simulate.traces import read as azure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -37,6 +37,11 @@ def write(name: str, rows: Sequence[Row]) -> Path:
     """Print the rows and write them to build/bench/NAME.json, which is returned."""
     console = Console(width=None if Console().is_terminal else 150)
     console.print(table_of(name, rows))
+    return save(name, rows)
+
+
+def save(name: str, rows: Sequence[Row]) -> Path:
+    """Write the rows to build/bench/NAME.json, which is returned; for a bench that prints its own table."""
     path = REPO / "build/bench" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")

@@ -7,12 +7,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine import Engine, EngineError, EngineSettings, Tokenizer, load_model, load_tokenizer
+from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.service import Loaded, Service
+from tandem_worker.transfer.backends import make_backend
+from tandem_worker.transfer.frames import Frames
 from tandem_worker.transfer.handshake import Identity, new_incarnation
 from tandem_worker.transfer.node import Node
-from tandem_worker.transfer.tcp import TcpTransfer
 from tandem_worker.transfer.ticket import State
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def load(settings: Settings) -> LoadedParts:
     )
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
-    return LoadedParts(Engine(model, sizes), tokenizer)
+    tokenizer.check_fits(model.info.vocab, str(settings.model))
+    grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
+    return LoadedParts(Engine(model, sizes, grammars), tokenizer)
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -78,11 +81,15 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         head_dim=info.head_dim,
         worker=settings.worker,
         incarnation=new_incarnation(),
+        revision=settings.revision,
+        backend=settings.backend,
     )
+    frames = Frames(identity)
     post = Bridge(asyncio.get_running_loop()).post
     node = Node(
         engine,
-        TcpTransfer(identity),
+        frames,
+        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes),
         identity,
         settings.key,
         post=post,
@@ -95,10 +102,12 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
     decode = node.decode
     service.metrics.describe_worker(
         info,
-        settings.backend,
         engine.stats,
-        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED)),
+        lambda: (decode.count(State.OPEN, State.FIRST), decode.count(State.QUARANTINED, State.CUT)),
+        {"decode": decode.refusals, "prefill": node.prefill.refusals},
     )
+    if settings.backend == "tcp":  # there is no other way, and none to fall back from
+        service.metrics.linked("tcp", 1)
     service.become_ready(
         Loaded(
             engine=engine,

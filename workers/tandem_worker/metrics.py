@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -13,6 +14,7 @@ from tandem_worker.transfer.base import Meter
 
 if TYPE_CHECKING:
     from tandem_worker.engine import EngineStats, ModelInfo
+    from tandem_worker.transfer.table import Refusals
 
 # vLLM's lists (vllm/v1/metrics/loggers.py), so that one dashboard reads both. Seconds.
 TTFT_BUCKETS: Final = (
@@ -83,6 +85,26 @@ class TicketCollector(Collector):
         yield gauge
 
 
+class RefusalCollector(Collector):
+    """Events that a side of the transfer refused, counted by the side itself."""
+
+    def __init__(self, sides: Mapping[str, Refusals]) -> None:
+        self._sides = sides
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not count."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One look at both sides."""
+        text = "Events that the transfer's table lacks in their state; late words are usual."
+        refused = CounterMetricFamily("tandem_transfer_refused", text, labels=["side", "state", "event"])
+        for side, refusals in self._sides.items():
+            for (state, event), count in refusals.counts.items():
+                refused.add_metric([side, state, event], float(count))
+        yield refused
+
+
 class Metrics(Meter):
     """All series of one worker, in a registry of its own."""
 
@@ -121,6 +143,28 @@ class Metrics(Meter):
         )
         self._sent = moved.labels("sent")
         self._received = moved.labels("received")
+        self._backend = Gauge(
+            "tandem_transfer_backend_info",
+            "1 for each transfer backend in use, 0 where its last connection has ended.",
+            ["backend"],
+            registry=self.registry,
+        )
+        self._links: Counts[str] = Counts()
+        self._saved = Counter(
+            "tandem_kv_transfer_saved_bytes",
+            "KV bytes that did not travel: the decode worker had them in its prefix cache.",
+            registry=self.registry,
+        )
+        self._bandwidth = Gauge(
+            "tandem_transfer_bandwidth_bytes_per_second",
+            "Prefill worker: bytes taken by a decode worker over the time that any were under way; 0: not measured.",
+            registry=self.registry,
+        )
+        self._cut_off = Counter(
+            "tandem_transfer_cut_off",
+            "Writers whose connection was closed for good: they did not say that they had stopped.",
+            registry=self.registry,
+        )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
@@ -128,20 +172,17 @@ class Metrics(Meter):
     def describe_worker(
         self,
         info: ModelInfo,
-        backend: str,
         stats: Callable[[], EngineStats],
         tickets: Callable[[], tuple[int, int]],
+        refusals: Mapping[str, Refusals],
     ) -> None:
-        """Once the model is loaded: its sizes, the backend, and the live figures."""
+        """Once the model is loaded: its sizes and the live figures."""
         names = ("parameters", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab", "element_bytes")
         sizes = Gauge("tandem_model_info", "The model's sizes, as labels.", names, registry=self.registry)
         sizes.labels(*(str(getattr(info, name)) for name in names)).set(1)
-        used = Gauge(
-            "tandem_transfer_backend_info", "The transfer backend in use.", ["backend"], registry=self.registry
-        )
-        used.labels(backend).set(1)
         self.registry.register(EngineCollector(stats))
         self.registry.register(TicketCollector(tickets))
+        self.registry.register(RefusalCollector(refusals))
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""
@@ -166,3 +207,20 @@ class Metrics(Meter):
     def transferred(self, seconds: float) -> None:
         """See Meter."""
         self.transfer.observe(seconds)
+
+    def saved(self, byte_count: int) -> None:
+        """See Meter."""
+        self._saved.inc(byte_count)
+
+    def bandwidth(self, bytes_per_second: float) -> None:
+        """See Meter."""
+        self._bandwidth.set(bytes_per_second)
+
+    def linked(self, backend: str, change: int) -> None:
+        """See Meter."""
+        self._links[backend] += change
+        self._backend.labels(backend).set(float(self._links[backend] > 0))
+
+    def cut_off(self) -> None:
+        """See Meter."""
+        self._cut_off.inc()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from tandem_worker.transfer.backends import BackendError, check_backend
 from tandem_worker.transfer.handshake import parse_key
+
+DOORS: Final = Path(tempfile.gettempdir())
 
 
 class SettingsError(Exception):
@@ -38,18 +43,17 @@ class Settings:
     backend: str
     key: bytes
     worker: str
+    transfer_dir: Path = DOORS
+    revision: str = ""
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Raises SettingsError; argparse itself ends the process with code 2 for an unknown flag."""
     flags = make_parser(environment).parse_args(arguments)
-    if flags.transfer_backend != "tcp":
-        raise SettingsError(f"--transfer-backend {flags.transfer_backend} is not built into this worker; use tcp")
-    if "TANDEM_TRANSFER_KEY" not in environment:
-        raise SettingsError("TANDEM_TRANSFER_KEY is not set: mount the resource's transfer-key Secret as it")
     try:
-        key = parse_key(environment["TANDEM_TRANSFER_KEY"])
-    except ValueError as error:
+        backend = check_backend(flags.transfer_backend)
+        key = parse_key(key_text(environment))
+    except (BackendError, ValueError) as error:
         raise SettingsError(str(error)) from error
     model = model_path(flags.model)
     return Settings(
@@ -67,10 +71,24 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         max_queue=flags.max_queue,
         threads=flags.threads,
         prefill_timeout_s=flags.prefill_timeout,
-        backend=flags.transfer_backend,
+        backend=backend,
+        transfer_dir=flags.transfer_dir,
+        revision=flags.revision,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
+
+
+def key_text(environment: Mapping[str, str]) -> str:
+    """The transfer key's hex form, from a mounted Secret's file or from the environment. Raises SettingsError."""
+    if path := environment.get("TANDEM_TRANSFER_KEY_FILE"):
+        try:
+            return Path(path).read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"TANDEM_TRANSFER_KEY_FILE {path} cannot be read: {error}") from error
+    if "TANDEM_TRANSFER_KEY" not in environment:
+        raise SettingsError("TANDEM_TRANSFER_KEY(_FILE) is not set: mount the resource's transfer-key Secret as it")
+    return environment["TANDEM_TRANSFER_KEY"]
 
 
 def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -90,7 +108,9 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--max-queue", type=positive, default=256)
     parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
     parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
-    parser.add_argument("--transfer-backend", default="tcp")
+    parser.add_argument("--transfer-backend", default="tcp", help="tcp, or shm between workers of one machine")
+    parser.add_argument("--transfer-dir", type=Path, default=DOORS, help="shm: a directory that all these workers see")
+    parser.add_argument("--revision", default="", help="of the model's files; two workers must agree on it")
     return parser
 
 

@@ -54,5 +54,8 @@ DECISION_REASONS: Final = (
         "No plan within the bounds meets the targets; the closest one is chosen or kept.",
         "Relax spec.slo, or raise the pools' maxima or the budget.",
     ),
+    DecisionReason(
+        "LoadRising", "The targets are met, and the load forecast over a replica's start is more than the plan carries."
+    ),
     DecisionReason("SlackConfirmed", "The targets were met with room to spare for the whole scale-down window."),
 )

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from tandem_operator.api.catalogue import CATALOGUE
-from tandem_operator.api.spec_pool import Hardware
+from tandem_operator.cli import advice_data, report, resource, shapes
 from tandem_operator.cli import plan as planning
-from tandem_operator.cli import report, resource, scenario, shapes
+from tandem_operator.cli import simulated as playing
 from tandem_operator.cli import status as words
-from tandem_operator.plan.facts import Slo
-from tandem_operator.plan.limits import device_of, limits_of
+from tandem_operator.plan.advice_words import verdict_words
+from tandem_operator.plan.facts import Objective
 from tandem_operator.plan.record import RecordError
 from tandem_operator.plan.record import replay as replay_lines
 from tandem_operator.simulate.run import Scenario, Simulation
-from tandem_operator.simulate.workload import WorkloadError, parse_phase, poisson
-from tandem_operator.simulate.workload import trace as read_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tandem_operator.plan.facts import Limits, ModelShape
-    from tandem_operator.simulate.worker import Request, Truth
+    from tandem_operator.api.v1alpha1 import DisaggregatedInference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Disaggregated LLM inference on Kubernetes.")
 out = Console(soft_wrap=True, highlight=False)
@@ -35,6 +30,14 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 LOAD = "Words like 'isl=512 osl=8 rps=2' (tokens, tokens, requests/s)"
 File = Annotated[Path, typer.Option("--file", "-f", exists=True, dir_okay=False, help="YAML with the resource.")]
 SloFlag = Annotated[str, typer.Option(help="ttft,tpot,percentile: milliseconds, milliseconds, per cent.")]
+
+
+class Output(StrEnum):
+    """How `tandem plan` answers."""
+
+    WORDS = "words"
+    JSON = "json"
+    YAML = "yaml"
 
 
 def fail(error: Exception | str) -> NoReturn:
@@ -63,90 +66,84 @@ def status(
 @app.command()
 def plan(
     file: File,
-    workload: Annotated[str, typer.Option(help=LOAD)],
+    workload: Annotated[str, typer.Option(help=f"{LOAD}, or a trace: Azure's, Mooncake's or plain CSV, JSON lines.")],
     model: Annotated[str | None, typer.Option(help="A known model's shape; default: from spec.model.source.")] = None,
+    accelerators: Annotated[str | None, typer.Option(help="Names with commas, or 'all'; default: the pools'.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Budget; default: the resource's.")] = None,
+    prefix_hits: Annotated[
+        float | None, typer.Option(min=0, max=0.99, help="Cached share of the prompt tokens; default: the trace's.")
+    ] = None,
+    objective: Annotated[Objective, typer.Option(help="What a cheaper plan saves.", case_sensitive=False)] = (
+        Objective.PRICE
+    ),
+    output: Annotated[Output, typer.Option("--output", "-o", help="words, the answer as JSON, or a resource.")] = (
+        Output.WORDS
+    ),
 ) -> None:
-    """The best split for a load before anything runs, by data sheets and the model's shape."""
+    """Disaggregate or not, on which GPUs, in which ratio, and how sure that is: from data sheets and the model."""
     try:
         wanted = resource.from_file(file)
-        limits = limits_of(wanted.spec)
         shape = shapes.find_shape(model or wanted.spec.model.source, wanted.spec.model.dtype)
-        proposal = planning.propose(limits, shape, parse_phase(workload))
+        found = planning.consult(wanted.spec, shape, workload, accelerators, gpus, prefix_hits, objective)
+        text = manifest(wanted, found) if output is Output.YAML else ""
     except (ValueError, LookupError, OSError) as error:
         fail(error)
-    out.print(planning.table_of(proposal, limits))
-    out.print(planning.sentence(proposal, limits), markup=False)
+    if output is Output.WORDS:
+        out.print(planning.words(found), soft_wrap=False)
+    else:
+        typer.echo(text or json.dumps(advice_data.to_data(found), indent=1))
+
+
+def manifest(wanted: DisaggregatedInference, found: planning.Consultation) -> str:
+    """The resource that carries the advice out; a plan that misses the SLO is none. Raises NoPlanError."""
+    if not found.advice.is_feasible:
+        raise planning.NoPlanError(verdict_words(found.advice))
+    return advice_data.as_yaml(advice_data.resource_of(wanted, found), found)
 
 
 @app.command()
 def simulate(  # typer reads each as a flag
     workload: Annotated[list[str] | None, typer.Option(help=f"{LOAD}, for=seconds, cv=; repeat for phases.")] = None,
-    trace: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Azure trace (CSV).")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Azure's, Mooncake's or plain CSV, JSON lines.")
+    ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False)] = None,
     model: Annotated[str | None, typer.Option(help="A known model's shape.")] = None,
     workers: Annotated[str, typer.Option(help="Without -f: prefill:decode workers to begin with.")] = "1:2",
     slo: SloFlag = "1500,100,90",
     truth: Annotated[str | None, typer.Option(help="Hidden costs: 'prompt=1 step=30 slope=10' (ms).")] = None,
     slower: Annotated[float, typer.Option(min=0.01, help="Without --truth: the roofline's costs times this.")] = 1.5,
-    seconds: Annotated[float | None, typer.Option(min=1, max=86_400, help="How long; default: the phases.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, max=864_000, help="How long; default: the phases, or the whole trace.")
+    ] = None,
     rate: Annotated[float, typer.Option(min=0.001, help="Play the trace so many times faster.")] = 1.0,
     seed: int = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots (one HTML file) here.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write the decisions' records (JSON lines) here.")] = None,
 ) -> None:
     """Play a load against simulated workers under the operator's own planner."""
     try:
-        limits, shape = simulated(file, model, workers, slo)
-        arrivals, length, context = offered(workload, trace, rate, seconds, seed)
-        truths = truths_of(limits, shape, context, truth, slower)
-        run = Simulation(Scenario(limits, shape, truths, window_s=max(30, 2 * limits.interval_s)), arrivals).play(
-            length
-        )
+        limits, shape = playing.simulated(file, model, workers, slo)
+        arrivals, length = playing.offered(workload, trace, rate, seconds, seed)
+        truths = playing.truths_of(limits, shape, truth, slower)
+        case = Scenario(limits, shape, truths, window_s=max(30, 2 * limits.interval_s), records=record is not None)
+        with playing.progress(err, arrivals, length) as told:
+            run = Simulation(case, told).play(length)
+        found = report.summary(run, limits.slo, length)
         if record is not None:
             record.write_text("".join(json.dumps(r) + "\n" for r in run.records), encoding="utf-8")
-    except (ValueError, LookupError, OSError) as error:
+        if html is not None:
+            report.write_html(html, run, limits.slo, found, str(trace or "; ".join(workload or [])))
+    except (ValueError, LookupError, OSError, ImportError) as error:
         fail(error)
-    found = report.summary(run, limits.slo, length)
     if as_json:
         typer.echo(json.dumps(found))
         return
     out.print(report.timeline(run))
-    figures = {k: v for k, v in found.items() if k not in {"moves", "timeline"}}
-    out.print(", ".join(f"{k} {v}" for k, v in figures.items()) + f", moves {len(run.moves)}", markup=False)
-
-
-def simulated(file: Path | None, model: str | None, workers: str, slo: str) -> tuple[Limits, ModelShape]:
-    """Limits and shape of the resource, or of a small cluster of CPU workers."""
-    if file is not None:
-        spec = resource.from_file(file).spec
-        return limits_of(spec), shapes.find_shape(model or spec.model.source, spec.model.dtype)
-    prefill, _, decode = workers.partition(":")
-    ttft, tpot, percent = (int(x) for x in slo.split(","))
-    device = device_of(Hardware(accelerator="cpu"), "bfloat16", CATALOGUE)
-    limits = scenario.small_limits(int(prefill), int(decode), Slo(ttft, tpot, percent), 5, device)
-    return limits, shapes.find_shape(model or "smollm2-135m")
-
-
-def offered(
-    workload: list[str] | None, trace: Path | None, rate: float, seconds: float | None, seed: int
-) -> tuple[Iterator[Request], float, int]:
-    """The arrivals, how long the run takes, and the mean context in tokens."""
-    if (trace is None) == (not workload):
-        raise WorkloadError("give either --workload or --trace")
-    if trace is not None:
-        length = seconds or 600.0
-        prompts = [r.prompt + r.output // 2 for r in read_trace(trace, rate, length)]
-        return read_trace(trace, rate, length), length, sum(prompts) // max(len(prompts), 1)
-    phases = [parse_phase(text) for text in workload or []]
-    context = sum(p.isl + p.osl // 2 for p in phases) // len(phases)
-    return poisson(phases, seed), seconds or sum(p.seconds for p in phases), context
-
-
-def truths_of(limits: Limits, shape: ModelShape, context: int, truth: str | None, slower: float) -> dict[str, Truth]:
-    """By pool: the costs that were given, or the roofline's, slower."""
-    if truth is not None:
-        return {p.name: scenario.parse_truth(truth) for p in limits.pools}
-    return {p.name: scenario.roofline_truth(p, shape, context, slower) for p in limits.pools}
+    out.print(
+        ", ".join(f"{k} {v}" for k, v in report.figures(found).items()) + f", moves {len(run.moves)}", markup=False
+    )
 
 
 @app.command()

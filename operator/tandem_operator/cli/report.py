@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from tandem_operator.plan.facts import Action
-from tandem_operator.simulate.cluster import percentile
-from tandem_operator.simulate.observe import attainment, to_ms
+from tandem_operator.simulate.observe import to_ms
+from tandem_operator.simulate.quantile import percentile
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from tandem_operator.plan.facts import Slo
     from tandem_operator.simulate.run import Run, Tick
 
 
 def summary(run: Run, slo: Slo, seconds: float) -> dict[str, Any]:
     """The run's figures; SLO attainment stands beside goodput per GPU, so that neither can be bought with the other."""
-    done = run.requests
-    share = attainment(done, slo)
+    book = run.ledger
+    share = book.attainment()
     gpus = run.gpu_seconds / seconds if seconds > 0 else 0.0
-    good = 0.0 if share is None else share * len(done) / seconds
+    good = 0.0 if share is None else share * len(book) / seconds
     return {
-        "requests_finished": len(done),
+        "requests_arrived": run.arrived,
+        "requests_finished": len(book),
         "attainment": share,
         "goodput_per_second": round(good, 4),
         "goodput_per_gpu": round(good / gpus, 4) if gpus else None,
         "mean_gpus": round(gpus, 3),
-        "ttft_ms": to_ms(percentile([r.ttft_s for r in done if r.ttft_s is not None], slo.percentile)),
-        "tpot_ms": to_ms(percentile([r.tpot_s for r in done if r.tpot_s is not None], slo.percentile)),
+        "ttft_ms": to_ms(percentile([s for s in book.ttft if not isnan(s)], slo.percentile)),
+        "tpot_ms": to_ms(percentile([s for s in book.tpot if not isnan(s)], slo.percentile)),
         "percentile": slo.percentile,
+        "preempted": run.preempted,
         "moves": [move(t) for t in run.moves],
         "timeline": [line(t) for t in run.ticks],
     }
+
+
+def figures(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary's single figures: all but its lists."""
+    return {name: value for name, value in found.items() if name not in {"moves", "timeline"}}
+
+
+def write_html(path: Path, run: Run, slo: Slo, found: Mapping[str, Any], load: str) -> None:
+    """The report with plots. Raises ImportError, with what to install, where matplotlib is missing; OSError."""
+    try:
+        from tandem_operator.simulate.report_html import html  # noqa: PLC0415  # plots are an extra
+    except ImportError as error:
+        raise ImportError(f"--html needs plots ({error}); install tandem-serving[simulate]") from error
+    path.write_text(html(run, slo, figures(found), load), encoding="utf-8")
 
 
 def move(tick: Tick) -> dict[str, Any]:
@@ -59,6 +79,7 @@ def line(tick: Tick) -> dict[str, Any]:
         "arrivals_per_second": seen.arrival_rate,
         "ttft_ms": seen.ttft_ms,
         "tpot_ms": seen.tpot_ms,
+        "waiting": tick.queue,
         "attainment": tick.attainment,
         "action": str(tick.decision.action),
         "reason": tick.decision.reason,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo
+from tandem_operator.plan.kinds import NoFitError, no_fit_words
 from tandem_operator.plan.roofline import prior_of
-from tandem_operator.simulate.worker import Truth
+from tandem_operator.simulate.truth import Truth
 
 if TYPE_CHECKING:
     from tandem_operator.plan.facts import ModelShape
@@ -21,16 +22,23 @@ def small_limits(prefill: int, decode: int, slo: Slo, interval_s: int, device: D
     return Limits(slo, RebalanceMode.AUTO, pools, budget_gpus=prefill + decode, role_flips=True, interval_s=interval_s)
 
 
-def roofline_truth(pool: PoolLimits, shape: ModelShape, context_tokens: int, slower: float) -> Truth:
-    """A truth of the roofline's form, `slower` times its cost: what calibration has to find out."""
+def roofline_truth(pool: PoolLimits, shape: ModelShape, slower: float) -> Truth:
+    """A truth of the roofline's form, `slower` times its cost: what calibration has to find out.
+
+    Raises NoFitError where the pool's workers cannot hold the model.
+    """
     prior = prior_of(pool.device, pool.gpus, shape)
-    attention = prior.pair_s * context_tokens
+    if prior.kv_room_tokens < 1:
+        raise NoFitError(f"pool {pool.name}: {no_fit_words(pool.device, pool.gpus, shape, 1.0)}")
     return Truth(
-        prompt_token_s=slower * (prior.token_s + attention),
-        step_base_s=slower * prior.pass_s,
-        step_slope_s=slower * (prior.token_s + context_tokens * prior.context_token_s),
+        prompt_token_s=slower * prior.token_s,
+        prompt_pair_s=slower * prior.pair_s,
         prompt_base_s=slower * prior.pass_s,
+        step_base_s=slower * prior.pass_s,
+        step_slope_s=slower * prior.token_s,
+        step_context_s=slower * prior.context_token_s,
         transfer_token_s=prior.transfer_token_s,
+        kv_tokens=int(prior.kv_room_tokens),
     )
 
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.facts import Role
+from tandem_operator.plan.level import NOISE, STEADY, follow
 from tandem_operator.plan.linear import regress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tandem_operator.plan.facts import Window
+    from tandem_operator.plan.facts import RoleUse, Window
+    from tandem_operator.plan.level import Level
     from tandem_operator.plan.linear import Matrix, Vector
     from tandem_operator.plan.roofline import Parts, Prior
 
 MIN_PROMPTS = 2.0  # fewer prompts in a window say more about luck than about the worker
 MIN_STEPS = 10.0
-NOISE = 0.05  # relative error of one window's mean that we never claim to beat
 SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this share of the observed level
 OUTLIER_MADS = 4.0
 NEIGHBOURS = 3  # windows to either side that an outlier is told from
 HALF_LIFE_WINDOWS = 4.0
+DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Point:
 
     parts: Parts
     seconds: float
-    weight: float = 1.0  # independent windows that this one counts for
+    weight: float = 1.0  # independent windows that this one counts for: its share, faded by its age
+    share: float = 1.0  # of it that no other window repeats
 
     @property
     def level(self) -> float:
@@ -42,14 +46,22 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """seconds = factors · parts, with the covariance of the factors; `points` is how many windows it rests on."""
+    """seconds = level · factors · parts, with the covariance of the factors and the doubt of the level.
+
+    The factors (the shape) rest on `points` windows and change slowly; the level follows a drift within a few.
+    """
 
     factors: Vector
     covariance: Matrix
     points: int
+    level: Level = STEADY
 
     def seconds(self, parts: Parts) -> float:
         """The calibrated cost of what the prior gives as these parts."""
+        return self.level.value * self.shape_s(parts)
+
+    def shape_s(self, parts: Parts) -> float:
+        """The cost before the level: the mean over the windows that the fit rests on."""
         return sum(k * x for k, x in zip(self.factors, parts, strict=True))
 
     def doubt(self, parts: Parts) -> float:
@@ -57,7 +69,7 @@ class Fit:
         variance = sum(
             x * c * y for x, row in zip(parts, self.covariance, strict=True) for c, y in zip(row, parts, strict=True)
         )
-        return sqrt(max(variance, 0.0)) / max(self.seconds(parts), 1e-12)
+        return sqrt(max(variance, 0.0) / max(self.shape_s(parts), 1e-12) ** 2 + self.level.doubt**2)
 
 
 # The prior taken at its word; used where nothing runs yet (`tandem plan`). Its doubt is 30 %.
@@ -76,25 +88,59 @@ class Calibration:
 def calibrate(prefill: Prior, decode: Prior, history: Sequence[Window]) -> Calibration:
     """Fit both roles to the history (windows before and after role changes alike: costs are per worker)."""
     share = computed_share(history)
-    weighted = list(zip(history, weights(history), strict=True))
-    prompts = [p for w, weight in weighted if (p := prefill_point(prefill, w, share, weight)) is not None]
-    steps = [p for w, weight in weighted if (p := decode_point(decode, w, weight)) is not None]
-    return Calibration(fit(prompts), fit(steps), share)
+    return Calibration(
+        fit_role(Role.PREFILL, prefill, history, share), fit_role(Role.DECODE, decode, history, share), share
+    )
+
+
+def fit_role(role: Role, prior: Prior, history: Sequence[Window], share: float, pool: str | None = None) -> Fit | None:
+    """One role's fit, over all its workers or those of one pool; None where no window shows them at work."""
+    new, points = overlap_of(history), []
+    for window, weight in zip(history, weights(history), strict=True):
+        use = use_of(window, role, pool)
+        if use is None:
+            continue
+        found = prefill_point(prior, window, use, share) if role is Role.PREFILL else decode_point(prior, window, use)
+        if found is not None:
+            points.append(Point(*found, weight, new))
+    return fit(points)
+
+
+def use_of(window: Window, role: Role, pool: str | None) -> RoleUse | None:
+    """What a role's workers did, or those of one pool."""
+    if pool is None:
+        return window.prefill if role is Role.PREFILL else window.decode
+    return (window.prefill_of if role is Role.PREFILL else window.decode_of).get(pool)
+
+
+def calibrate_pools(
+    priors: Mapping[str, Prior], role: Role, history: Sequence[Window], share: float = 1.0
+) -> dict[str, Fit]:
+    """The fits of the pools whose workers of one role the metrics tell apart; no pool that they do not tell of.
+
+    Mixed hardware needs them: a role's mean level says nothing about how far each device is from its data sheet.
+    """
+    fits = {name: fit_role(role, prior, history, share, name) for name, prior in priors.items()}
+    return {name: found for name, found in fits.items() if found is not None}
 
 
 def weights(history: Sequence[Window]) -> list[float]:
     """Independent windows that each one counts for.
 
-    Windows of 30 s taken every 5 s repeat each other: each is a sixth of one. Older ones fade, since the load that
-    they saw (lengths, batches, noise of neighbours) is less and less the load of now.
+    Older ones fade, since the load that they saw (lengths, batches, noise of neighbours) is less and less the load of
+    now.
     """
     if not history:
         return []
-    newest = history[-1]
-    gaps = [(b.at - a.at).total_seconds() for a, b in pairwise(history)]
-    overlap = min(1.0, max(median(gaps), 0.1) / max(newest.seconds, 1)) if gaps else 1.0
+    newest, new = history[-1], overlap_of(history)
     half_life = HALF_LIFE_WINDOWS * max(newest.seconds, 1)
-    return [overlap * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+    return [new * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+
+
+def overlap_of(history: Sequence[Window]) -> float:
+    """Share of a window that is new: windows of 30 s taken every 5 s repeat each other, each is a sixth of one."""
+    gaps = [(b.at - a.at).total_seconds() for a, b in pairwise(history)]
+    return min(1.0, max(median(gaps), 0.1) / max(history[-1].seconds, 1)) if gaps else 1.0
 
 
 def computed_share(history: Sequence[Window]) -> float:
@@ -116,26 +162,24 @@ def computed_share(history: Sequence[Window]) -> float:
     return max(median(shares), 0.02)
 
 
-def prefill_point(prior: Prior, seen: Window, share: float, weight: float) -> Point | None:
+def prefill_point(prior: Prior, seen: Window, use: RoleUse, share: float) -> tuple[Parts, float] | None:
     """Seconds per prompt: busy time over prompts, where prompts = tokens computed / tokens a prompt needs."""
-    use = seen.prefill
     if use.busy is None or not use.tokens_rate or not seen.prompt_tokens or use.busy <= 0:
         return None
     tokens = max(seen.prompt_tokens * share, 1.0)
     if use.tokens_rate * seen.seconds / tokens < MIN_PROMPTS:
         return None
-    return Point(prior.prefill_parts(tokens), use.busy * tokens / use.tokens_rate, weight)
+    return prior.prefill_parts(tokens), use.busy * tokens / use.tokens_rate
 
 
-def decode_point(prior: Prior, seen: Window, weight: float) -> Point | None:
+def decode_point(prior: Prior, seen: Window, use: RoleUse) -> tuple[Parts, float] | None:
     """Seconds per step at the window's mean batch (tokens per step)."""
-    use = seen.decode
     if use.busy is None or not use.steps_rate or not use.tokens_rate or use.busy <= 0:
         return None
     if use.steps_rate * seen.seconds < MIN_STEPS or seen.prompt_tokens is None:
         return None
     context = seen.prompt_tokens + (seen.output_tokens or 0.0) / 2
-    return Point(prior.step_parts(use.tokens_rate / use.steps_rate, context), use.busy / use.steps_rate, weight)
+    return prior.step_parts(use.tokens_rate / use.steps_rate, context), use.busy / use.steps_rate
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
@@ -145,7 +189,22 @@ def fit(points: Sequence[Point]) -> Fit | None:
     shape; several with different batch or length refine the shape. None when there is no point.
     """
     kept = without_spikes(points)
-    return solve(kept) if kept else None
+    if not kept:
+        return None
+    found = solve(kept)
+    path = levels_of(found, kept)
+    if max(x.value for x in path) > (1 + DRIFTED) * min(x.value for x in path):
+        # A level that moved bends the shape: fit once more, every window lifted to the level of now.
+        now = path[-1].value
+        kept = [replace(p, seconds=p.seconds * now / x.value) for p, x in zip(kept, path, strict=True)]
+        found = solve(kept)
+        path = [replace(levels_of(found, kept)[-1], doubt=path[-1].doubt)]
+    return replace(found, level=path[-1])
+
+
+def levels_of(found: Fit, points: Sequence[Point]) -> list[Level]:
+    """Each window's level against the fitted shape, followed through time."""
+    return follow([(p.seconds / max(found.shape_s(p.parts), 1e-12), p.share) for p in points])
 
 
 def without_spikes(points: Sequence[Point]) -> list[Point]:

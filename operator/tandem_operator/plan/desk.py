@@ -10,7 +10,6 @@ from tandem_operator.plan.facts import Role
 from tandem_operator.plan.predict import (
     Side,
     batch_of,
-    burstiness,
     first_side,
     first_within,
     prompt_cost,
@@ -89,7 +88,7 @@ class Desk:
         own = [i for i, p in enumerate(pools) if p.role is Role.PREFILL]
         other = [i for i, p in enumerate(pools) if p.role is Role.DECODE]
         self._order = (*own, *reversed(other))  # who prefills first: own role first, then the last pools
-        self._atoms, self._bursts = length_atoms(load.prompt_cv2), burstiness(load)
+        self._atoms = length_atoms(load.prompt_cv2)
         self._first: dict[Counts, Score] = {}
         self._then: dict[Counts, Score] = {}
         self._sides: dict[tuple[Role, Counts], Side] = {}
@@ -148,9 +147,7 @@ class Desk:
             return NO_LOAD
         seconds = self._slo.tpot_ms / 1000 / self._model.tpot_factor
         kind, stern = (batch_of(members(crew, costs), load) for costs in self._steps)
-        return Score(
-            utilisation_of(kind), steps_within(kind, self._bursts, seconds), steps_within(stern, self._bursts, seconds)
-        )
+        return Score(utilisation_of(kind), steps_within(kind, seconds), steps_within(stern, seconds))
 
     def _side(self, role: Role, crew: Counts) -> Side:
         if (side := self._sides.get((role, crew))) is None:
@@ -165,7 +162,7 @@ class Desk:
             return first_side(queue_of(members(crew, self._prompts[0]), load), load, model.ttft_factor, self._slo)
         if load.arrival_rate * (load.output_tokens - 1) <= 0:
             return IDLE
-        return steps_side(batch_of(members(crew, self._steps[0]), load), load, model.tpot_factor, self._slo)
+        return steps_side(batch_of(members(crew, self._steps[0]), load), model.tpot_factor, self._slo)
 
     def _drain_s(self, crew: Counts) -> float | None:
         """Seconds until the waiting prompt tokens are computed while new ones keep arriving; None: never."""

@@ -42,22 +42,15 @@ def between(holds: Callable[[int], bool], false: int, true: int) -> int:
 def downhill(value: Callable[[int], Any], start: int, low: int, high: int) -> int:
     """Where `value` is least in [low, high], if it falls and then rises; of equal places the one nearest to `start`."""
     here, least = start, value(start)
-    for way in (1, -1):
-        step = 1
-        while step and low <= here + way * step <= high:
-            there = value(here + way * step)
-            if there < least:
-                here, least, step = here + way * step, there, 2 * step
-            else:
-                step //= 2
-        if step > 1:  # the last stride left the range: shorter ones
-            here, least = stride(value, here, least, way * step, low, high)
-    return here
-
-
-def stride(value: Callable[[int], Any], here: int, least: Any, step: int, low: int, high: int) -> tuple[int, Any]:
-    """Ever shorter steps in one direction, as long as they lead down."""
-    while step := int(step / 2):
-        if low <= here + step <= high and (there := value(here + step)) < least:
-            here, least = here + step, there
-    return here, least
+    while True:
+        before = here
+        for way in (1, -1):
+            step = 1
+            while step:
+                there = here + way * step
+                if low <= there <= high and (found := value(there)) < least:
+                    here, least, step = there, found, 2 * step
+                else:
+                    step //= 2
+        if here == before:
+            return here

@@ -24,34 +24,25 @@ def regress(prior: Vector, doubts: Vector, rows: Sequence[tuple[Vector, float, f
     """Posterior of factors k for y = k·x with Gaussian noise; factors are at least 0.
 
     prior, doubts: mean and standard deviation of each factor before any data. rows: (x, y, precision of y).
-    A factor that would be negative is held at 0 and the rest is solved again, lowest first.
+    A factor that would be negative is held at 0 and the rest is solved again, lowest first. The covariance is that of
+    all factors left free: a factor held at 0 is still tied to the others by what was seen.
     """
-    free = list(range(len(prior)))
+    size = len(prior)
+    full = [[sum(w * x[i] * x[j] for x, _, w in rows) for j in range(size)] for i in range(size)]
+    right = [sum(w * x[i] * y for x, y, w in rows) for i in range(size)]
+    for i in range(size):
+        full[i][i] += doubts[i] ** -2
+        right[i] += prior[i] * doubts[i] ** -2
+    covariance = invert(full)
+    free, inverse = list(range(size)), covariance
     while True:
-        precision = [[sum(w * x[i] * x[j] for x, _, w in rows) for j in free] for i in free]
-        right = [sum(w * x[i] * y for x, y, w in rows) for i in free]
-        for n, i in enumerate(free):
-            precision[n][n] += doubts[i] ** -2
-            right[n] += prior[i] * doubts[i] ** -2
-        inverse = invert(precision)
-        mean = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+        mean = [sum(a * right[i] for a, i in zip(row, free, strict=True)) for row in inverse]
         worst = min(range(len(free)), key=lambda n: mean[n] / doubts[free[n]])
         if mean[worst] >= 0 or len(free) == 1:
-            return spread(len(prior), free, mean, inverse, doubts)
+            found = dict(zip(free, mean, strict=True))
+            return Posterior(tuple(max(found.get(i, 0.0), 0.0) for i in range(size)), covariance)
         del free[worst]
-
-
-def spread(size: int, free: Sequence[int], mean: Sequence[float], inverse: Matrix, doubts: Vector) -> Posterior:
-    """Back to all factors; one that was held at 0 keeps its prior doubt halved, since the data spoke against it."""
-    full = [0.0] * size
-    covariance = [[0.0] * size for _ in range(size)]
-    for i in range(size):
-        covariance[i][i] = (doubts[i] / 2) ** 2
-    for a, i in enumerate(free):
-        full[i] = max(mean[a], 0.0)
-        for b, j in enumerate(free):
-            covariance[i][j] = inverse[a][b]
-    return Posterior(tuple(full), tuple(tuple(row) for row in covariance))
+        inverse = invert([[full[i][j] for j in free] for i in free])
 
 
 def invert(matrix: Sequence[Sequence[float]]) -> Matrix:

@@ -37,13 +37,24 @@ def flip_role(case: Study) -> Decision | None:
 
 
 def scale_replicas(case: Study) -> Decision | None:
-    """Minutes: the cheapest plan that meets the SLO, least change first among equals.
+    """Minutes: the cheapest plan that meets the SLO under the load that new replicas will meet.
 
-    In a breach no pool gives replicas away if growing alone is enough.
+    Least change first among equals; in a breach no pool gives replicas away if growing alone is enough.
     """
-    if not is_breached(case, case.seen.limits.steadiness.up_window_s) or case.better_plan is None:
+    view = case.later or case
+    if not is_breached(case, case.seen.limits.steadiness.up_window_s) or view.better_plan is None:
         return None
-    return move(case, Action.SCALE, "TargetsMissed", case.better_plan)
+    return move(view, Action.SCALE, "TargetsMissed", view.better_plan)
+
+
+def scale_ahead(case: Study) -> Decision | None:
+    """Before anything is missed: replicas for a load that the present plan will not carry when they are ready."""
+    view = case.later
+    if view is None or case.breach is not None or view.load.arrival_rate <= case.load.arrival_rate:
+        return None
+    if view.current.forecast.attainment >= view.wanted or view.better_plan is None:
+        return None
+    return move(view, Action.SCALE, "LoadRising", view.better_plan)
 
 
 def least_bad(case: Study) -> Decision | None:
@@ -129,5 +140,6 @@ MOVES: tuple[Move, ...] = (
     flip_role,  # seconds
     scale_replicas,  # minutes
     least_bad,  # no plan meets the SLO: come closest
+    scale_ahead,  # a forecast that the present plan does not carry
     release_slack,  # confirmed over down_window_s
 )

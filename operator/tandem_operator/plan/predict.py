@@ -175,8 +175,7 @@ def queue_of(members: Sequence[tuple[int, PromptCost]], load: Load) -> PromptQue
     if rho >= 1:
         return rho
     shares = tuple((n / cost.seconds / capacity, cost) for n, cost in members if n)
-    arrivals = POISSON if load.arrival_cv2 is None else load.arrival_cv2
-    delay = delay_of(rho, sum(n for n, _ in members), capacity, arrivals, service_cv2(shares, load))
+    delay = delay_of(rho, sum(n for n, _ in members), capacity, variability(load), service_cv2(shares, load))
     return PromptQueue(rho, delay, shares)
 
 
@@ -255,72 +254,80 @@ def step_cost(model: Model, prior: Prior, load: Load) -> StepCost:
 
 
 class Batch(NamedTuple):
-    """Requests that decode workers run side by side; an arriving one sees `others` on its worker."""
+    """Requests that decode workers run side by side; each has `others` beside it on its worker."""
 
     utilisation: float
     others: float
-    workers: int
+    mean: float  # requests on a worker, over time
+    spread: float  # the arrivals' variability over the number of workers
     shares: tuple[tuple[float, StepCost], ...]
 
 
 def batch_of(members: Sequence[tuple[int, StepCost]], load: Load) -> Batch | float:
     """The batch at which throughput meets demand, or the utilisation where no batch does.
 
-    Fixed point: N on every worker with Σ workers·N/step(1+N) = λ·(osl-1); N is bounded by the smallest room.
+    A request sees more than the mean over time, itself included: N + z/W on one of W workers among which the router
+    evens requests out, z the arrivals' peakedness (for one worker and Poisson arrivals N + 1, as arrivals see time
+    averages). Fixed point: N on every worker with Σ workers·N/step(N + z/W) = λ·(osl-1).
     """
     members = [(n, cost) for n, cost in members if n]
     rate = load.arrival_rate * (load.output_tokens - 1)
     room = min((cost.room for _, cost in members), default=0.0)
     if room < 1:
         return inf
-    limit = sum(n * room / (cost.alone_s + cost.slope_s * room) for n, cost in members)
+    limit = sum(n * room / (cost.alone_s + cost.slope_s * (room - 1)) for n, cost in members)
     if rate >= limit:
         return rate / limit
-    others = others_at(members, rate)
-    shares = tuple((n * others / (c.alone_s + c.slope_s * others) / rate, c) for n, c in members)
-    return Batch(rate / limit, others, sum(n for n, _ in members), shares)
+    workers, arrivals = sum(n for n, _ in members), variability(load)
+    others = min(max(others_at(members, rate, 1 - peakedness(arrivals) / workers), 0.0), room - 1)
+    shares = tuple((n / (c.alone_s + c.slope_s * others), c) for n, c in members)
+    total = sum(share for share, _ in shares)
+    return Batch(
+        rate / limit, others, rate / total, arrivals / workers, tuple((share / total, c) for share, c in shares)
+    )
 
 
-def others_at(members: Sequence[tuple[int, StepCost]], rate: float) -> float:
-    """N with Σ workers·N/(alone + slope·N) = rate; one kind of worker in closed form, several by Newton from 0.
+def others_at(members: Sequence[tuple[int, StepCost]], rate: float, less: float) -> float:
+    """O with Σ workers·(o + less)/(alone + slope·o) = rate; one kind of worker in closed form, several by Newton.
 
-    The sum is concave and rises, so that a tangent lies above it and each step stays below the solution.
+    The sum is concave and rises, so that a tangent lies above it and each step from 0 stays below the solution.
     """
     if len(members) == 1:
         ((n, cost),) = members
-        return rate * cost.alone_s / (n - rate * cost.slope_s)
+        return (rate * cost.alone_s - n * less) / (n - rate * cost.slope_s)
     others = 0.0
     for _ in range(STEPS):
         value = slope = 0.0
         for n, cost in members:
             step = cost.alone_s + cost.slope_s * others
-            value += n * others / step
-            slope += n * cost.alone_s / step**2
-        if abs(rate - value) <= 1e-9 * rate:
+            value += n * (others + less) / step
+            slope += n * (cost.alone_s - cost.slope_s * less) / step**2
+        if abs(rate - value) <= 1e-9 * rate or (value > rate and not others):
             break
         others += (rate - value) / slope
     return others
 
 
-def steps_within(batch: Batch | float, bursts: float, seconds: float) -> float:
+def steps_within(batch: Batch | float, seconds: float) -> float:
     """P(one request's mean step is at most `seconds`), over the workers that may serve it."""
     if not isinstance(batch, Batch):
         return 0.0
-    return sum(share * step_within(cost, batch, bursts, seconds) for share, cost in batch.shares)
+    return sum(share * step_within(cost, batch, seconds) for share, cost in batch.shares)
 
 
-def step_within(cost: StepCost, batch: Batch, bursts: float, seconds: float) -> float:
+def step_within(cost: StepCost, batch: Batch, seconds: float) -> float:
     """P(one request's mean step is at most `seconds`) on one kind of worker.
 
-    Spread (linear noise of the birth-death process): Var N = N·step(N)/step(0), times the arrivals' peakedness,
-    divided by the number of workers, among which the router evens N out, and averaged over the request's life, whose
-    length in relaxation times is x = step(0)/step(N): factor 2(x - 1 + e^-x)/x².
+    Linear noise of the birth-death process: Var N = N·step(N)/step(0), times the arrivals' variability (their
+    peakedness where stays are of equal length), divided by the number of workers, among which the router evens N out,
+    and averaged over the request's life, whose length in relaxation times is x = step(0)/step(N): factor
+    2(x - 1 + e^-x)/x².
     """
     if seconds < cost.alone_s:
         return 0.0
     mean = cost.alone_s + cost.slope_s * batch.others
     x = cost.alone_s / mean
-    variance = max(batch.others, 1e-9) * bursts / batch.workers / x * 2 * (x - 1 + exp(-x)) / x**2
+    variance = batch.mean * batch.spread / x * 2 * (x - 1 + exp(-x)) / x**2
     return normal(seconds - mean, max(sqrt(variance) * cost.slope_s, LEAST_SPREAD * mean))
 
 
@@ -334,25 +341,24 @@ def predict_tpot(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> S
     if load.arrival_rate * (load.output_tokens - 1) <= 0:
         return Side(0.0, 0.0, 1.0)
     members = [(c.workers, step_cost(model.of(c.pool), c.prior, load)) for c in crews if c.workers]
-    return steps_side(batch_of(members, load), load, model.tpot_factor, slo)
+    return steps_side(batch_of(members, load), model.tpot_factor, slo)
 
 
-def steps_side(batch: Batch | float, load: Load, factor: float, slo: Slo) -> Side:
+def steps_side(batch: Batch | float, factor: float, slo: Slo) -> Side:
     """The side of a batch, its percentile found by bisection."""
     if not isinstance(batch, Batch):
         return Side(batch, None, 0.0)
-    bursts = burstiness(load)
 
     def within(seconds: float) -> float:
-        return steps_within(batch, bursts, seconds / factor)
+        return steps_within(batch, seconds / factor)
 
     latency = quantile_ms(within, slo.percentile / 100)
     return Side(batch.utilisation, latency, within(slo.tpot_ms / 1000), batch.others)
 
 
-def burstiness(load: Load) -> float:
-    """By how much arrivals spread the batches more than Poisson's would."""
-    return 1.0 if load.arrival_cv2 is None else peakedness(load.arrival_cv2)
+def variability(load: Load) -> float:
+    """Squared coefficient of variation of the gaps between arrivals; Poisson's where it was not measured."""
+    return POISSON if load.arrival_cv2 is None else load.arrival_cv2
 
 
 def quantile_ms(within: Callable[[float], float], share: float) -> float | None:

@@ -96,14 +96,17 @@ class Search:
                 best = found
         return best
 
-    def closest(self, region: Region) -> Found | None:
-        """The plan of the highest attainment (in per cent, less uncertainty), then of least overload, then price."""
+    def closest(self, region: Region, most_overload: float = inf) -> Found | None:
+        """The plan of highest attainment (per cent, less uncertainty, then plain), of least overload, of least price.
+
+        Overload counts beyond 1 alone: GPUs that serve nobody better are not taken. `most_overload`: more is no use.
+        """
         tops = [found for walk in self._walks(region) if (found := walk.closest())]
         if not tops:
             return None
         best = max(tops, key=merit)
-        as_good = Bar(0.0, round(best.rating.sure, 2) - 0.005, round(best.rating.overload, 2) + 0.005)
-        return self.cheapest(region, as_good) or best
+        sure, kind, less = merit(best)[:3]
+        return self.cheapest(region, Bar(kind - 0.005, sure - 0.005, min(0.005 - less, most_overload))) or best
 
     def at(self, counts: Counts, prefill: int, region: Region) -> Found:
         """Weigh one plan."""
@@ -149,7 +152,8 @@ class Search:
             most //= 2
 
 
-def merit(found: Found) -> tuple[float, float, float, int]:
+def merit(found: Found) -> tuple[float, float, float, float, int]:
     """What `closest` maximises."""
     rating = found.rating
-    return round(rating.sure, 2), -round(rating.overload, 2), -round(found.cost, 6), -found.change
+    less = -max(round(rating.overload, 2), 1.0)
+    return round(rating.sure, 2), round(rating.kind, 2), less, -round(found.cost, 6), -found.change

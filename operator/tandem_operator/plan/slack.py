@@ -60,9 +60,10 @@ def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
 
 
 def heaviest(windows: Sequence[Window], case: Study) -> Load:
-    """Each figure at its highest over the windows: the smaller plan must carry all of it at once."""
+    """Each figure at its highest over the windows and the forecast: the smaller plan must carry all of it at once."""
     share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
     loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
+    loads += [case.later.load] if case.later else []
     return replace(
         case.load,
         arrival_rate=max(x.arrival_rate for x in loads),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate
+from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
 from tandem_operator.plan.candidates import crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
+from tandem_operator.plan.forecast import forecast
 from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.predict import Load, Model
-from tandem_operator.plan.roofline import Prior
+from tandem_operator.plan.roofline import Prior, prior_of
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.calibrate import Calibration, Fit
     from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
+    from tandem_operator.plan.forecast import Forecasted
     from tandem_operator.plan.predict import Crew, Forecast
     from tandem_operator.plan.search import Found
 
@@ -46,6 +49,7 @@ class Study:
     desk: Desk
     current: Option
     breach: Breach | None
+    ahead_s: float = 0.0  # the load is what is forecast so many seconds from now; 0: what is
 
     @property
     def wanted(self) -> float:
@@ -55,6 +59,21 @@ class Study:
     def is_feasible(self, option: Option) -> bool:
         """Does this option meet the SLO even if the model is one standard deviation too kind?"""
         return option.sure >= self.wanted
+
+    @cached_property
+    def later(self) -> Study | None:
+        """The same under the load that new replicas will meet: the forecast over their start, one error higher.
+
+        None where nobody has seen how long a start takes, or nothing can be forecast.
+        """
+        start_s, shape = self.seen.start_s, self.seen.model
+        told = None if start_s is None else forecast(self.seen.history, start_s)
+        if told is None or start_s is None or shape is None:
+            return None
+        load = ahead(self.load, told)
+        desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
+        current = desk.weigh(self.current.target, self.current.target)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
 
     @cached_property
     def search(self) -> Search:
@@ -80,7 +99,8 @@ class Study:
         """The plan that comes closest to the SLO, of at least as many GPUs."""
         here = self.search.now
         low, high = reach(self.seen.limits, here) if may_scale else (here, here)
-        return self.option(self.search.closest(Region(low, high, self.current.gpus))) or self.current
+        lighter = LESS_OVERLOAD * self.current.forecast.overload if self.current.forecast.overload > 1 else inf
+        return self.option(self.search.closest(Region(low, high, self.current.gpus), lighter)) or self.current
 
     def option(self, found: Found | None) -> Option | None:
         """A plan that was found, with its latencies."""
@@ -104,6 +124,19 @@ class Study:
         return Bar(now.forecast.attainment + CLEARLY, max(self.wanted, now.sure + CLEARLY))
 
 
+def ahead(load: Load, told: Forecasted) -> Load:
+    """The load that is forecast; prefix hits stay the share that they are."""
+    prompt = load.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens
+    share = load.computed_tokens / load.prompt_tokens if load.prompt_tokens else 1.0
+    return replace(
+        load,
+        arrival_rate=told.rate + told.spread,
+        prompt_tokens=prompt,
+        computed_tokens=prompt * share,
+        output_tokens=load.output_tokens if told.output_tokens is None else told.output_tokens,
+    )
+
+
 def reach(limits: Limits, now: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The least and the most replicas by pool that one step may choose."""
     up, down = limits.steadiness.up_pods, limits.steadiness.down_pods
@@ -124,6 +157,7 @@ def study(seen: Observed, now: datetime) -> Study | Verdict:
     model = model_of(calibration, load, batch_room(seen.history, limits.max_batch))
     if isinstance(model, Verdict):
         return model
+    model = with_pools(model, seen, shape, calibration.computed_share)
     desk = Desk(limits, shape, load, model, limits.slo)
     current = desk.weigh(target, target)
     corrected = less_kind(model, current.forecast, seen, now)
@@ -137,6 +171,15 @@ def calibration_of(seen: Observed, target: Target, shape: ModelShape) -> Calibra
     """Both roles' fits. Mixed hardware is fitted on its mean worker: devices keep their data sheets' ratio."""
     prefill, decode = crews(seen.limits, target, shape)
     return calibrate(mean_prior(prefill or decode), mean_prior(decode or prefill), seen.history)
+
+
+def with_pools(model: Model, seen: Observed, shape: ModelShape, share: float) -> Model:
+    """The model with the fits of pools that the metrics tell apart."""
+    if not any(w.prefill_of or w.decode_of for w in seen.history):
+        return model
+    priors = {p.name: prior_of(p.device, p.gpus, shape) for p in seen.limits.pools}
+    prefill, decode = (calibrate_pools(priors, role, seen.history, share) for role in (Role.PREFILL, Role.DECODE))
+    return replace(model, prefill_of=prefill, decode_of=decode)
 
 
 def mean_prior(members: Sequence[Crew]) -> Prior:

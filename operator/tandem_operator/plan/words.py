@@ -76,7 +76,8 @@ def why_words(study: Study) -> str:
     """What was observed, for how long, and which side is short."""
     seen = study.breach
     observed = "targets are met" if seen is None else f"{seen.verdict.message} for {seen.windows} windows"
-    return f"{observed}; {bottleneck_words(study.current.forecast, study.load)}"
+    when = f"in {study.ahead_s:.0f} s, by forecast, " if study.ahead_s else ""
+    return f"{observed}; {when}{bottleneck_words(study.current.forecast, study.load)}"
 
 
 def move_message(study: Study, option: Option) -> str:

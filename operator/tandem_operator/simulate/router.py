@@ -60,7 +60,7 @@ class Random:
 
 
 class LeastBacklog:
-    """The fewest prompt tokens to compute, and the fewest requests to decode: what Tandem's router does."""
+    """Least prompt tokens to compute, least requests to decode: the Tandem router's costs; the oldest wins."""
 
     def choose(self, request: Request, prefills: Workers, decodes: Workers) -> Pair:  # noqa: ARG002
         """The first of the least."""

@@ -182,4 +182,5 @@ class Simulation:
             metrics=METRICS,
             history=tuple(self.history),
             model=self.scenario.model,
+            start_s=self.scenario.start_delay_s,
         )

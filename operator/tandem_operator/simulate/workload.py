@@ -1,21 +1,17 @@
-"""Arrivals: Poisson phases from a few words, or a recorded trace. Open loop: nobody waits for an answer."""
+"""Arrivals from a few words: Poisson phases. Open loop: nobody waits for an answer. Recorded ones: traces.py."""
 
 from __future__ import annotations
 
-import csv
 import random
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tandem_operator.simulate.worker import Request
+from tandem_operator.simulate.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 WORDS = {"isl", "osl", "rps", "for", "cv"}
-COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 class WorkloadError(ValueError):
@@ -72,28 +68,3 @@ def length(rng: random.Random, mean: int, cv: float) -> int:
         return mean
     shape = 1 / cv**2
     return max(1, round(rng.gammavariate(shape, mean / shape)))
-
-
-def trace(path: Path, rate: float = 1.0, limit_s: float | None = None) -> Iterator[Request]:
-    """Arrivals of an Azure LLM inference trace (CSV: TIMESTAMP, ContextTokens, GeneratedTokens).
-
-    rate: 2 plays it twice as fast. limit_s: stop after so many simulated seconds.
-    Raises WorkloadError with the line number of what cannot be read.
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if missing := [c for c in COLUMNS if c not in (reader.fieldnames or [])]:
-            raise WorkloadError(f"{path}: column {missing[0]} is missing")
-        first: datetime | None = None
-        for number, row in enumerate(reader, start=2):
-            try:
-                # Seven fractional digits are more than datetime reads.
-                at = datetime.fromisoformat(row["TIMESTAMP"][:26])
-                prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-            except ValueError as error:
-                raise WorkloadError(f"{path}, line {number}: {error}") from error
-            first = first or at
-            arrived = (at - first).total_seconds() / rate
-            if limit_s is not None and arrived > limit_s:
-                return
-            yield Request(arrived, max(prompt, 1), max(output, 1))

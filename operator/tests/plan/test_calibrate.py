@@ -1,15 +1,21 @@
+import random
 from dataclasses import replace
 from datetime import timedelta
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem_operator.plan.calibrate import Point, calibrate, computed_share, fit
-from tandem_operator.plan.facts import RoleUse
+from tandem_operator.plan.calibrate import Point, calibrate, calibrate_pools, computed_share, fit
+from tandem_operator.plan.facts import RebalanceMode, Role, RoleUse
+from tandem_operator.plan.level import follow
 from tandem_operator.plan.linear import invert
 from tandem_operator.plan.roofline import prior_of
-from tests.plan.examples import CPU, H100, NOW, SMOL, history
+from tandem_operator.simulate.run import Scenario, Simulation
+from tandem_operator.simulate.worker import Truth
+from tandem_operator.simulate.workload import Phase, poisson
+from tests.plan.examples import CPU, H100, H200, NOW, SMOL, history, pinned
 
 
 def decode_history(points, a=0.03, b=0.01, noise=lambda n: 1.0):
@@ -95,3 +101,78 @@ def test_invert_against_a_known_inverse():
     inverse = invert([[4.0, 1.0], [1.0, 3.0]])
     assert inverse[0] == pytest.approx((3 / 11, -1 / 11))
     assert inverse[1] == pytest.approx((-1 / 11, 4 / 11))
+
+
+# --- hidden truths ---
+
+
+def hidden_run(seed, drift=lambda n: 1.0, outliers=0.0, count=20):
+    """(prior, windows, true seconds of the last step and its parts): random factors, loads that wander, 3 % noise."""
+    rng = random.Random(seed)
+    prior = prior_of(rng.choice((H100, H200)), 1, SMOL)
+    level = 10 ** rng.uniform(-0.5, 1.5)
+    factors = [level * 10 ** rng.uniform(-0.4, 0.4) for _ in range(3)]
+    batch, made = rng.uniform(2, 20), []
+    for n in range(count):
+        batch = min(max(batch * 10 ** rng.uniform(-0.15, 0.15), 1.2), 60.0)
+        parts = prior.step_parts(batch, 516)
+        true_s = drift(n) * sum(k * x for k, x in zip(factors, parts, strict=True))
+        seen_s = true_s * (1 + rng.gauss(0, 0.03)) * (rng.choice((0.2, 4.0)) if rng.random() < outliers else 1.0)
+        at = NOW - timedelta(seconds=15 * (count - 1 - n))
+        steps = 0.9 / seen_s
+        made.append(replace(history(1)[0], at=at, decode=RoleUse(0.9, steps * batch, steps)))
+    return prior, tuple(made), true_s, parts
+
+
+@pytest.mark.parametrize(
+    ("drift", "outliers", "tolerance"),
+    [
+        pytest.param(lambda n: 1.0, 0.0, 0.05, id="a steady truth: within 20 windows"),
+        pytest.param(lambda n: 1.0, 0.1, 0.06, id="one window in ten is far off"),
+        pytest.param(lambda n: 1.0 + 0.03 * n, 0.0, 0.10, id="a drift by 57 % over 20 windows"),
+        pytest.param(lambda n: 1.5 if n >= 14 else 1.0, 0.0, 0.15, id="half as slow again since six windows"),
+    ],
+)
+def test_a_hidden_truth_is_found_and_followed(drift, outliers, tolerance):
+    """Nine in ten random truths are within the tolerance, and the doubt covers the error."""
+    errors = []
+    for seed in range(30):
+        prior, windows, true_s, parts = hidden_run(seed, drift, outliers)
+        found = calibrate(prior, prior, windows).decode
+        errors.append(abs(found.seconds(parts) / true_s - 1))
+        assert errors[-1] < 3 * found.doubt(parts) or outliers
+    assert sorted(errors)[26] < tolerance
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_simulators_truth_is_found_in_twenty_windows(seed):
+    rng = random.Random(seed)
+    truth = Truth(rng.uniform(2e-4, 2e-3), rng.uniform(0.01, 0.05), rng.uniform(1e-3, 1e-2), rng.uniform(0, 0.05))
+    limits = pinned(mode=RebalanceMode.OFF, interval_s=15)
+    scenario = Scenario(limits, SMOL, {p.name: truth for p in limits.pools})
+    isl, rps = 256, 0.5 / (256 * truth.prompt_token_s + truth.prompt_base_s)
+    run = Simulation(scenario, poisson([Phase(isl, 60, min(rps, 1.0), 330)], seed)).play(330)
+    windows = tuple(t.window for t in run.ticks[2:22])
+    prior = prior_of(H100, 1, SMOL)
+    found = calibrate(prior, prior, windows)
+    prompt_s = truth.prompt_base_s + isl * truth.prompt_token_s
+    assert found.prefill.seconds(prior.prefill_parts(isl)) == pytest.approx(prompt_s, rel=0.1)
+    batch = median(w.decode.tokens_rate / w.decode.steps_rate for w in windows)
+    assert found.decode.seconds(prior.step_parts(batch, isl + 30)) == pytest.approx(truth.step_s(batch), rel=0.1)
+
+
+def test_a_level_shift_is_believed_after_three_windows():
+    path = follow([(1.0, 1.0)] * 10 + [(2.0, 1.0)] * 4)
+    assert path[10].value == pytest.approx(1.0)
+    assert path[-1].value == pytest.approx(2.0, rel=0.1)
+
+
+def test_pools_that_are_told_apart_have_their_own_level():
+    """The second decode pool is twice as slow as the role's mean says; it alone is corrected."""
+    uses = {"decode": RoleUse(0.5, 50.0, 10.0), "slow": RoleUse(0.5, 25.0, 5.0)}
+    windows = tuple(replace(w, decode_of=uses) for w in history(12))
+    prior = prior_of(H100, 1, SMOL)
+    fits = calibrate_pools({"decode": prior, "slow": prior}, Role.DECODE, windows)
+    parts = prior.step_parts(5.0, 516)
+    assert fits["slow"].seconds(parts) == pytest.approx(2 * fits["decode"].seconds(parts), rel=0.02)
+    assert calibrate_pools({"decode": prior}, Role.PREFILL, windows) == {}

@@ -1,6 +1,7 @@
 """The serving engine: model, paged KV, continuous batching, sampling. One thread computes; callers only talk to it."""
 
 from tandem_worker.engine.engine import Engine
+from tandem_worker.engine.grammar import Grammars
 from tandem_worker.engine.model import LoadedModel, load_model
 from tandem_worker.engine.request import (
     EngineError,
@@ -26,6 +27,7 @@ __all__ = [
     "EngineError",
     "EngineSettings",
     "EngineStats",
+    "Grammars",
     "InvalidRequestError",
     "LoadedModel",
     "ModelInfo",

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tandem_worker.engine.llama import Batch, Group
+from tandem_worker.engine.decoder import Batch, Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import Tensor
 
     from tandem_worker.engine.sequence import SequenceState
 
@@ -18,13 +20,13 @@ MIN_SPREAD_PAGES = 8  # groups whose lengths differ by less are not worth splitt
 
 
 def decode_batch(
-    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype
+    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype, window: int | None = None
 ) -> tuple[Batch, list[SequenceState]]:
-    """One row each: the last token. Also the sequences in the order of the rows."""
+    """One row each: the last token. Also the sequences in the order of the rows. `window`: see Traits."""
     ordered = sorted(sequences, key=lambda one: -len(one.pages))
     groups: list[Group] = []
     for start, end in length_groups([len(one.pages) for one in ordered]):
-        groups.append(_decode_group(ordered[start:end], page_tokens, dtype))
+        groups.append(_decode_group(ordered[start:end], page_tokens, dtype, window))
     positions = [len(one.tokens) - 1 for one in ordered]
     batch = Batch(
         tokens=torch.tensor([one.tokens[-1] for one in ordered]),
@@ -53,17 +55,30 @@ def _starts_group(longest: int, length: int, members: int) -> bool:
     return padding > max(MIN_SPREAD_PAGES, longest // 4) or (members + 1) * longest > MAX_GROUP_PAGES
 
 
-def _decode_group(ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype) -> Group:
+def _decode_group(ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype, window: int | None) -> Group:
     width = len(ordered[0].pages)
     pages = [one.pages + [one.pages[0]] * (width - len(one.pages)) for one in ordered]
     lengths = torch.tensor([len(one.tokens) for one in ordered]).unsqueeze(1)
-    hidden = torch.arange(width * page_tokens) >= lengths
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-    return Group(len(ordered), 1, torch.tensor(pages).view(-1), mask[:, None, None, :])
+    at = torch.arange(width * page_tokens)
+    hidden = at >= lengths
+    mask = _additive(hidden, dtype)[:, None, None, :]
+    window_mask = None
+    if window is not None and int(lengths.max()) > window:
+        window_mask = _additive(hidden | (at < lengths - window), dtype)[:, None, None, :]
+    return Group(len(ordered), 1, torch.tensor(pages).view(-1), mask, window_mask)
 
 
-def prefill_batch(pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype) -> Batch:
-    """The next `count` tokens of each sequence; logits of the last row of those that this completes."""
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def prefill_batch(
+    pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype, window: int | None = None
+) -> Batch:
+    """The next `count` tokens of each sequence; logits of the last row of those that this completes.
+
+    `window`: see Traits.
+    """
     tokens: list[int] = []
     positions: list[int] = []
     pages: list[int] = []
@@ -74,7 +89,7 @@ def prefill_batch(pieces: Sequence[tuple[SequenceState, int]], page_tokens: int,
         tokens += sequence.tokens[span.start : span.stop]
         positions += span
         pages += [sequence.pages[at // page_tokens] for at in span]
-        groups.append(_prefill_group(sequence, span, page_tokens, dtype))
+        groups.append(_prefill_group(sequence, span, page_tokens, dtype, window))
         if span.stop == len(sequence.tokens):
             wanted.append(len(tokens) - 1)
     at = torch.tensor(positions)
@@ -88,11 +103,16 @@ def prefill_batch(pieces: Sequence[tuple[SequenceState, int]], page_tokens: int,
     )
 
 
-def _prefill_group(sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype) -> Group:
+def _prefill_group(
+    sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype, window: int | None
+) -> Group:
     pages = sequence.pages[: -(-span.stop // page_tokens)]
-    mask = None
+    keys = len(pages) * page_tokens
+    mask = window_mask = None
     if span.start:
-        keys = len(pages) * page_tokens
         future = torch.full((len(span), keys), float("-inf"), dtype=dtype)
         mask = future.triu_(span.start + 1)[None, None]
-    return Group(1, len(span), torch.tensor(pages), mask)
+    if window is not None and span.stop > window:
+        row, at = torch.arange(span.start, span.stop).unsqueeze(1), torch.arange(keys)
+        window_mask = _additive((at > row) | (at <= row - window), dtype)[None, None]
+    return Group(1, len(span), torch.tensor(pages), mask, window_mask)

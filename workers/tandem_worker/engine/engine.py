@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem_worker.engine.checks import check_request
+from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.request import (
@@ -19,7 +21,6 @@ from tandem_worker.engine.request import (
     InvalidRequestError,
     ModelInfo,
     PrefillSink,
-    PromptTooLongError,
     QueueFullError,
     Reservation,
     ReservationError,
@@ -29,9 +30,9 @@ from tandem_worker.engine.request import (
 )
 from tandem_worker.engine.reservations import Reservations
 from tandem_worker.engine.runner import Runner
-from tandem_worker.engine.sampler import check_sampling
+from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
-from tandem_worker.engine.sequence import SequenceState, settled_seed
+from tandem_worker.engine.sequence import SequenceState, handed_over, settled_seed
 from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tandem_worker.engine.grammar import Grammars
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.scheduler import StepPlan
 
@@ -50,11 +52,15 @@ STOP_WAIT_S = 30.0
 class Engine:
     """Serves one model: whole jobs, prefill halves and decode halves, in one continuous batch."""
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings) -> None:
-        """Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens."""
+    def __init__(self, model: LoadedModel, settings: EngineSettings, grammars: Grammars | None = None) -> None:
+        """`grammars`: None refuses guided output.
+
+        Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens.
+        """
         self.info: ModelInfo = model.info
         self._settings = settings
-        self._store = KvStore(model.info, settings, model.llama.dtype)
+        self._grammars = grammars
+        self._store = KvStore(model.info, settings, model.decoder.dtype)
         self._pool = PagePool(self._store.pages, settings.page_tokens, cache=settings.prefix_cache)
         self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch))
         self._reservations = Reservations(self._pool, self._store)
@@ -65,9 +71,16 @@ class Engine:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
+    @property
+    def pages(self) -> int:
+        """All KV pages of this engine, whoever holds them."""
+        return self._store.pages
+
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()
+        if self._grammars is not None:
+            threading.Thread(target=self._grammars.warm, name="grammars", daemon=True).start()
 
     def stop(self) -> None:
         """End the thread; whoever is still served is told "error: …". Raises EngineError if a step does not end."""
@@ -113,6 +126,20 @@ class Engine:
             sequence.sent = max(sequence.sent, first_page)
             self._lock.notify_all()
 
+    def check_grammar(self, schema: str) -> None:
+        """Compile a schema, for some milliseconds, so that it is at hand. Raises InvalidRequestError."""
+        if self._grammars is None:
+            raise InvalidRequestError(NO_GRAMMARS)
+        self._grammars.check(schema)
+
+    def defer_prefill(self, id: str, *, deferred: bool) -> None:
+        """Whether its decode worker has no room now: then others are asked for in its place. Ignored once granted."""
+        with self._lock:
+            sequence = self._queues.prefill.get(id)
+            if sequence is not None and sequence.ticket in {"asked", "deferred"}:
+                sequence.ticket = "deferred" if deferred else "asked"
+                self._lock.notify_all()
+
     def cancel(self, id: str) -> None:
         """End whatever has this id; twice is harmless. Pages are back within one step.
 
@@ -130,7 +157,7 @@ class Engine:
 
         Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
         """
-        self._check(id, prompt, sampling)
+        check_request(id, prompt, sampling, self.info.vocab, self._settings.max_context)
         chain = page_chain(prompt, self._settings.page_tokens)
         with self._lock:
             spare = len(self._queues.decoding) + len(self._queues.joining)
@@ -158,27 +185,23 @@ class Engine:
         """The pages are all there: decode on after `first`, which the caller has emitted.
 
         Pages just go back (and stay findable) when `first` is the last token. Raises ReservationError when pages are
-        missing or the reservation has ended; then it is as it was.
+        missing or the reservation has ended; then it is as it was. GrammarError when `first` is not of its grammar.
         """
         with self._lock:
             if id in self._queues:
                 raise ReservationError(f"{id!r} is being computed already; use another id")
-            held = self._reservations.take(id)
+            grammar = start_grammar(self._grammars, self._reservations.find(id).sampling)
+            try:
+                if grammar is not None:
+                    grammar.accept(first.id)
+            except GrammarError:
+                self._reservations.release(id)
+                raise
             self._age += 1
-            sequence = SequenceState(
-                id=id,
-                age=self._age,
-                tokens=[*held.prompt, first.id],
-                prompt_tokens=len(held.prompt),
-                sampling=held.sampling,
-                seed=settled_seed(held.sampling),
-                chain=held.chain,
-                on_token=on_token,
-                pages=list(held.claim.pages),
-                computed=len(held.prompt),
-            )
+            sequence = handed_over(id, self._age, self._reservations.take(id), first, on_token)
+            sequence.grammar = grammar
             self._queues.remember(sequence)
-            if first.finish is not None or held.sampling.max_tokens == 1:
+            if first.finish is not None or sequence.sampling.max_tokens == 1:
                 self._queues.drop(sequence)
                 return
             self._queues.joining[id] = sequence
@@ -201,7 +224,7 @@ class Engine:
     def unquarantine(self, id: str) -> None:
         """Nothing is in flight to the pages any more: they are free. Twice is harmless."""
         with self._lock:
-            self._pool.unquarantine(id)
+            self._store.clear(self._pool.unquarantine(id))
             self._lock.notify_all()
 
     def stats(self) -> EngineStats:
@@ -225,17 +248,6 @@ class Engine:
                 preemptions=queues.preemptions,
             )
 
-    def _check(self, key: str, prompt: Sequence[int], sampling: Sampling) -> None:
-        check_sampling(sampling)
-        if not prompt:
-            raise InvalidRequestError(f"{key!r} has an empty prompt; send at least one token")
-        if len(prompt) + 1 > self._settings.max_context:
-            raise PromptTooLongError(
-                f"the prompt has {len(prompt)} tokens; with one output token at most {self._settings.max_context} fit"
-            )
-        if not (min(prompt) >= 0 and max(prompt) < self.info.vocab):
-            raise InvalidRequestError(f"{key!r} has token ids outside 0 to {self.info.vocab - 1}")
-
     def _sequence(
         self,
         key: str,
@@ -244,7 +256,7 @@ class Engine:
         on_token: Callable[[Token], None] | None = None,
         sink: PrefillSink | None = None,
     ) -> SequenceState:
-        self._check(key, prompt, sampling)
+        check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)
         return SequenceState(
             id=key,
             age=0,
@@ -255,6 +267,7 @@ class Engine:
             chain=page_chain(prompt, self._settings.page_tokens),
             on_token=on_token,
             sink=sink,
+            grammar=start_grammar(self._grammars, sampling),
         )
 
     def _enqueue(self, sequence: SequenceState) -> None:
@@ -320,7 +333,7 @@ class Engine:
             self._fail(sequences, f"the step failed: {error}"[:300])
 
     def _decode(self, decoding: list[SequenceState]) -> None:
-        tokens = self._runner.decode(decoding)
+        tokens = self._sound(self._runner.decode(decoding))
         with self._lock:
             for one, token in tokens:
                 if token.finish is not None:
@@ -330,8 +343,9 @@ class Engine:
     def _prefill(self, pieces: list[tuple[SequenceState, int]]) -> None:
         for one, _ in pieces:  # what the prefix cache had travels while the rest is computed
             self._push(one, prompt_done=False)
-        tokens = self._runner.prefill(pieces)
+        tokens = self._sound(self._runner.prefill(pieces))
         with self._lock:
+            pieces = [piece for piece in pieces if piece[0].id in self._queues]
             for one, _ in pieces:
                 self._queues.remember(one)
             for one, token in tokens:
@@ -344,6 +358,13 @@ class Engine:
         for one, _ in pieces:
             self._push(one, prompt_done=one.id in complete)
         self._end_halves([one for one, _ in tokens if one.sink is not None])
+
+    def _sound(self, tokens: list[tuple[SequenceState, Token]]) -> list[tuple[SequenceState, Token]]:
+        """Those that are tokens. What is none ends its own request with its reason, and its pages are nobody's."""
+        for one, token in tokens:
+            if token.id == NO_TOKEN:
+                self._fail([one], (token.finish or "").removeprefix("error: "))
+        return [(one, token) for one, token in tokens if token.id != NO_TOKEN]
 
     def _end_halves(self, halves: list[SequenceState]) -> None:
         for one in halves:
@@ -381,6 +402,7 @@ class Engine:
         with self._lock:
             alive = [one for one in sequences if one.id in self._queues]
             for one in alive:
-                self._queues.drop(one, sound=False)
+                # What a masked row holds must be a number: see KvStore.
+                self._store.clear(self._queues.discard(one))
         for one in alive:
             self._tell_failed(one, reason)

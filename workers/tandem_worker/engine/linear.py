@@ -25,24 +25,26 @@ class Linear(Protocol):
 class PlainLinear:
     """`torch`'s own product."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight
+        self._bias = bias
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """From x [rows, in] to [rows, out]."""
-        return fn.linear(x, self._weight)
+        return fn.linear(x, self._weight, self._bias)
 
 
 class PackedLinear:
     """oneDNN's product with the weight laid out once; the plain weight can be forgotten."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._bias = bias
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)  # noqa: SLF001 (no public name)
         self._run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 (no public name)
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """From x [rows, in] to [rows, out]."""
-        out: Tensor = self._run(x, self._weight, None, "none", [], "")
+        out: Tensor = self._run(x, self._weight, self._bias, "none", [], "")
         return out
 
 
@@ -55,6 +57,6 @@ def can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def make_linear(weight: Tensor) -> Linear:
-    """The fastest form for a weight [out, in]."""
-    return PackedLinear(weight) if can_pack(weight.dtype) else PlainLinear(weight)
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The fastest form for a weight [out, in] and a bias [out]."""
+    return PackedLinear(weight, bias) if can_pack(weight.dtype) else PlainLinear(weight, bias)

@@ -1,4 +1,4 @@
-"""A Llama from a GGUF file: dequantised, and the head layout turned back to Hugging Face's."""
+"""A model from a GGUF file: dequantised, and a Llama's head layout turned back to Hugging Face's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from tandem_worker.engine.config import KNOWN_ARCHITECTURES, LlamaConfig, RopeScaling, refuse_architecture
+from tandem_worker.engine.config import ModelConfig, refuse_architecture
+from tandem_worker.engine.families import find_family
+from tandem_worker.engine.families.traits import Traits
 from tandem_worker.engine.request import ModelLoadError
+from tandem_worker.engine.rope import RopeScaling, scaling_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +29,8 @@ LAYER_NAMES = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
@@ -42,36 +47,52 @@ ROPE_FACTORS = "rope_freqs.weight"
 END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>")
 
 
-def config_from_gguf(file: GgufFile, name: str, where: str) -> LlamaConfig:
+def config_from_gguf(file: GgufFile, name: str, where: str) -> ModelConfig:
     """The shape. Raises ModelLoadError for another architecture, a missing key or an unknown rope scaling."""
     found = file.metadata
-    if (architecture := str(found.get("general.architecture"))) not in KNOWN_ARCHITECTURES:
+    family = find_family(architecture := str(found.get("general.architecture")))
+    if family is None:
         raise refuse_architecture(architecture, where)
     try:
-        heads = int(found["llama.attention.head_count"])
-        hidden_size = int(found["llama.embedding_length"])
-        config = LlamaConfig(
-            name=name,
-            layers=int(found["llama.block_count"]),
-            hidden_size=hidden_size,
-            intermediate_size=int(found["llama.feed_forward_length"]),
-            heads=heads,
-            kv_heads=int(found.get("llama.attention.head_count_kv", heads)),
-            head_dim=int(found.get("llama.attention.key_length", hidden_size // heads)),
-            vocab=file.tensors["token_embd.weight"].shape[0],
-            context=int(found["llama.context_length"]),
-            rms_epsilon=float(found["llama.attention.layer_norm_rms_epsilon"]),
-            rope_theta=float(found.get("llama.rope.freq_base", 10000.0)),
-            rope_scaling=_scaling(file, where),
-            tied="output.weight" not in file.tensors,
-            eos_ids=eos_ids(found),
-        )
+        config = _config_from_gguf(file, architecture, name, where)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ModelLoadError(f"{where} has no usable value for {error}; it is not a complete Llama GGUF") from error
-    rope_dimensions = int(found.get("llama.rope.dimension_count", config.head_dim))
+        raise ModelLoadError(f"{where} has no usable value for {error}; it is not a complete GGUF") from error
+    rope_dimensions = int(found.get(f"{architecture}.rope.dimension_count", config.head_dim))
     if rope_dimensions != config.head_dim:
         raise ModelLoadError(f"{where} turns {rope_dimensions} of {config.head_dim} dimensions; this engine turns all")
     return config.check(where)
+
+
+def _config_from_gguf(file: GgufFile, architecture: str, name: str, where: str) -> ModelConfig:
+    found = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items()}
+    heads = int(found["attention.head_count"])
+    hidden_size = int(found["embedding_length"])
+    layers = int(found["block_count"])
+    window = found.get("attention.sliding_window")
+    return ModelConfig(
+        name=name,
+        family=architecture,
+        layers=layers,
+        hidden_size=hidden_size,
+        intermediate_size=int(found["feed_forward_length"]),
+        heads=heads,
+        kv_heads=int(found.get("attention.head_count_kv", heads)),
+        head_dim=int(found.get("attention.key_length", hidden_size // heads)),
+        vocab=file.tensors["token_embd.weight"].shape[0],
+        context=int(found["context_length"]),
+        rms_epsilon=float(found["attention.layer_norm_rms_epsilon"]),
+        rope_theta=float(found.get("rope.freq_base", 10000.0)),
+        rope_scaling=_scaling(file, found, where),
+        tied="output.weight" not in file.tensors,
+        eos_ids=eos_ids(file.metadata),
+        traits=Traits(
+            qkv_bias="blk.0.attn_q.bias" in file.tensors,
+            output_bias="blk.0.attn_output.bias" in file.tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
+            window=int(window) if window else None,
+            windowed=tuple(range(layers)) if window else (),
+        ),
+    )
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
@@ -83,7 +104,7 @@ def eos_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys([int(one) for one in named if one is not None] + special))
 
 
-def tensors_from_gguf(file: GgufFile, config: LlamaConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+def tensors_from_gguf(file: GgufFile, config: ModelConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     """All weights, in Hugging Face's names and head layout, dequantised to `dtype`."""
     tensors: dict[str, Tensor] = {}
     for place in file.tensors.values():
@@ -92,19 +113,21 @@ def tensors_from_gguf(file: GgufFile, config: LlamaConfig, dtype: torch.dtype) -
     return tensors
 
 
-def _load(file: GgufFile, place: TensorPlace, config: LlamaConfig, dtype: torch.dtype) -> Tensor:
+def _load(file: GgufFile, place: TensorPlace, config: ModelConfig, dtype: torch.dtype) -> Tensor:
     tensor = dequantized(file, place, dtype)
-    if place.name.endswith("attn_q.weight"):
+    if config.family != "llama":  # the only one that llama.cpp lays out in its own way
+        return tensor
+    if place.name.endswith(("attn_q.weight", "attn_q.bias")):
         return unpermuted(tensor, config.heads)
-    if place.name.endswith("attn_k.weight"):
+    if place.name.endswith(("attn_k.weight", "attn_k.bias")):
         return unpermuted(tensor, config.kv_heads)
     return tensor
 
 
 def unpermuted(weight: Tensor, heads: int) -> Tensor:
-    """llama.cpp pairs neighbours in its rotary embedding, Hugging Face pairs halves: put the rows back. [out, in]."""
-    out, inner = weight.shape
-    return weight.view(heads, out // heads // 2, 2, inner).transpose(1, 2).reshape(out, inner).contiguous()
+    """llama.cpp pairs neighbours in its rotary embedding, Hugging Face pairs halves: put the rows back. [out, ...]."""
+    half = weight.shape[0] // heads // 2
+    return weight.view(heads, half, 2, -1).transpose(1, 2).reshape(weight.shape).contiguous()
 
 
 def dequantized(file: GgufFile, place: TensorPlace, dtype: torch.dtype) -> Tensor:
@@ -134,18 +157,19 @@ def _hugging_name(name: str) -> str:
         return TOP_NAMES[name]
     head, _, rest = name.removeprefix("blk.").partition(".")
     part, _, leaf = rest.partition(".")
-    if not (name.startswith("blk.") and leaf == "weight" and part in LAYER_NAMES):
-        raise ModelLoadError(f"model.gguf has tensor {name!r}, which no Llama of this engine has (biases, experts: no)")
-    return f"model.layers.{head}.{LAYER_NAMES[part]}.weight"
+    if not (name.startswith("blk.") and leaf in {"weight", "bias"} and part in LAYER_NAMES):
+        raise ModelLoadError(f"model.gguf has tensor {name!r}, which no model of this engine has (experts: no)")
+    return f"model.layers.{head}.{LAYER_NAMES[part]}.{leaf}"
 
 
-def _scaling(file: GgufFile, where: str) -> RopeScaling:
+def _scaling(file: GgufFile, found: Mapping[str, Any], where: str) -> RopeScaling:
     if ROPE_FACTORS in file.tensors:
         factors = dequantized(file, file.tensors[ROPE_FACTORS], torch.float32).tolist()
         return RopeScaling("factors", factors=tuple(factors))
-    kind = file.metadata.get("llama.rope.scaling.type", "none")
-    if kind == "linear":
-        return RopeScaling("linear", float(file.metadata["llama.rope.scaling.factor"]))
-    if kind != "none":
-        raise ModelLoadError(f"{where} asks for rope scaling {kind!r}; this engine knows: none, linear, rope_freqs")
-    return RopeScaling()
+    if (kind := found.get("rope.scaling.type", "none")) == "none":
+        return RopeScaling()
+    if kind not in {"linear", "yarn"}:
+        raise ModelLoadError(f"{where} asks for rope scaling {kind!r}; in a GGUF this engine knows none, linear, yarn")
+    original = found.get("rope.scaling.original_context_length")
+    rope = {"type": kind, "factor": found["rope.scaling.factor"], "original_max_position_embeddings": original}
+    return scaling_from_json(rope, int(found["context_length"]), where)

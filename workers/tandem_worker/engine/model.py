@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from tandem_worker.engine.config import LlamaConfig, as_ids, config_from_json, dtype_of
+from tandem_worker.engine.config import ModelConfig, as_ids, config_from_json, dtype_of
+from tandem_worker.engine.decoder import Decoder
 from tandem_worker.engine.gguf_file import open_gguf
-from tandem_worker.engine.llama import Llama
 from tandem_worker.engine.loader_gguf import config_from_gguf, tensors_from_gguf
 from tandem_worker.engine.loader_safetensors import read_json, tensors_from_safetensors
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
@@ -27,7 +28,7 @@ GGUF_NAME = "model.gguf"
 class LoadedModel:
     """A model, ready to run, and what it says about itself."""
 
-    llama: Llama
+    decoder: Decoder
     info: ModelInfo
 
 
@@ -39,17 +40,18 @@ def load_model(path: Path, settings: EngineSettings) -> LoadedModel:
     config, tensors = read_weights(path, dtype)
     if settings.max_context > config.context:
         raise ModelLoadError(
-            f"{path} was trained for {config.context} tokens, less than --max-context {settings.max_context}; lower it"
+            f"{path} is for {config.context} tokens at most, less than --max-context {settings.max_context}; lower it"
         )
     check_tensors(config, tensors, path)
+    config = config.served(settings.max_context)
     parameters = sum(tensor.numel() for tensor in tensors.values())
     fingerprint = config.fingerprint(digest(tensors))
     with torch.inference_mode():
-        llama = Llama(config, tensors, dtype, settings.max_context)
-    return LoadedModel(llama, _info(config, parameters, dtype, fingerprint))
+        decoder = Decoder(config, tensors, dtype, settings.max_context)
+    return LoadedModel(decoder, _info(config, parameters, dtype, fingerprint))
 
 
-def read_weights(path: Path, dtype: torch.dtype) -> tuple[LlamaConfig, dict[str, Tensor]]:
+def read_weights(path: Path, dtype: torch.dtype) -> tuple[ModelConfig, dict[str, Tensor]]:
     """The config and the weights in Hugging Face's names. Raises ModelLoadError."""
     if not path.is_dir():
         raise ModelLoadError(f"there is no model directory at {path}; check --model and the volume that it lies on")
@@ -63,7 +65,7 @@ def read_weights(path: Path, dtype: torch.dtype) -> tuple[LlamaConfig, dict[str,
     if not (path / "config.json").is_file():
         raise ModelLoadError(f"{path} has *.safetensors but no config.json; put the model's own there")
     config = config_from_json(read_json(path / "config.json"), name, str(path / "config.json"))
-    config = replace(config, eos_ids=_generation_eos(path) or config.eos_ids)
+    config = replace(config, eos_ids=_generation_eos(path) or config.eos_ids).check(str(path))
     return config, tensors_from_safetensors(path, dtype, tied=config.tied)
 
 
@@ -73,40 +75,58 @@ def _generation_eos(path: Path) -> tuple[int, ...]:
     return as_ids(read_json(file).get("eos_token_id")) if file.is_file() else ()
 
 
-def expected_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Every weight of a Llama of this shape."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    layer = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every weight of a model of this shape."""
+    hidden = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab, hidden)}
     shapes["model.norm.weight"] = (hidden,)
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab, hidden)
+    layer = _layer_shapes(config)
     for index in range(config.layers):
-        shapes |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
     return shapes
 
 
-def check_tensors(config: LlamaConfig, tensors: dict[str, Tensor], path: Path) -> None:
-    """Raises ModelLoadError for a missing, strange or misshapen weight."""
+def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner, traits = config.hidden_size, config.intermediate_size, config.traits
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if traits.qkv_bias:
+        sizes = {"q": queries, "k": keys, "v": keys}
+        shapes |= {f"self_attn.{which}_proj.bias": (size,) for which, size in sizes.items()}
+    if traits.output_bias:
+        shapes["self_attn.o_proj.bias"] = (hidden,)
+    if traits.qk_norm:
+        shapes |= {f"self_attn.{which}_norm.weight": (config.head_dim,) for which in ("q", "k")}
+    return shapes
+
+
+def check_tensors(config: ModelConfig, tensors: dict[str, Tensor], path: Path) -> None:
+    """Raises ModelLoadError for a missing, strange, misshapen or broken weight."""
     shapes = expected_shapes(config)
+    kind = f"a {config.layers}-layer {config.family}"
     for name, shape in shapes.items():
         if name not in tensors:
-            raise ModelLoadError(f"{path} lacks the weight {name!r} of a {config.layers}-layer Llama; fetch it again")
+            raise ModelLoadError(f"{path} lacks the weight {name!r} of {kind}; fetch it again")
         if tuple(tensors[name].shape) != shape:
             raise ModelLoadError(f"{path} has {name!r} of shape {tuple(tensors[name].shape)}; its config says {shape}")
     if strange := sorted(tensors.keys() - shapes.keys()):
-        raise ModelLoadError(f"{path} has the weight {strange[0]!r}, which a Llama does not have; it is another model")
+        raise ModelLoadError(f"{path} has the weight {strange[0]!r}, which {kind} does not have; it is another model")
+    for name, tensor in tensors.items():
+        # One pass over the memory and no copy: a sum is finite exactly when all that it adds is (fp32 has the room).
+        if not math.isfinite(float(tensor.sum(dtype=torch.float32))):
+            raise ModelLoadError(f"{path} has NaN or infinity in {name!r}; it is damaged: fetch it again")
 
 
 def digest(tensors: dict[str, Tensor]) -> bytes:
@@ -118,7 +138,7 @@ def digest(tensors: dict[str, Tensor]) -> bytes:
     return running.digest()
 
 
-def _info(config: LlamaConfig, parameters: int, dtype: torch.dtype, fingerprint: str) -> ModelInfo:
+def _info(config: ModelConfig, parameters: int, dtype: torch.dtype, fingerprint: str) -> ModelInfo:
     return ModelInfo(
         name=config.name,
         parameters=parameters,

@@ -112,6 +112,14 @@ class PagePool:
                 self._page_of[digest] = page
                 self._digest_of[page] = digest
 
+    def forget(self, pages: Iterable[int]) -> list[int]:
+        """Make held pages of one owner unfindable: their contents are not sound. Those pages."""
+        own = [page for page in pages if self._owners[page] == 1]
+        for page in own:
+            if (digest := self._digest_of.pop(page, None)) is not None:
+                del self._page_of[digest]
+        return own
+
     def quarantine(self, key: str, pages: Iterable[int]) -> None:
         """Keep these pages (held once, by the caller) away from everybody until `unquarantine`."""
         kept = tuple(pages)
@@ -119,11 +127,11 @@ class PagePool:
             raise AssertionError("only pages with one owner that nobody can find may go into quarantine")
         self._quarantine[key] = (*self._quarantine.get(key, ()), *kept)
 
-    def unquarantine(self, key: str) -> int:
-        """Nothing writes to the key's pages any more: they are free again. Their number; 0 for an unknown key."""
+    def unquarantine(self, key: str) -> tuple[int, ...]:
+        """Nothing writes to the key's pages any more: they are free again. Those pages, whatever they hold now."""
         pages = self._quarantine.pop(key, ())
         self.release(pages)
-        return len(pages)
+        return pages
 
     def _hold(self, page: int) -> None:
         self._owners[page] += 1

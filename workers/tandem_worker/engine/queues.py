@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from tandem_worker.engine.pages import page_chain
@@ -10,17 +9,24 @@ from tandem_worker.engine.request import Shortage
 from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tandem_worker.engine.pages import PagePool
     from tandem_worker.engine.sequence import SequenceState
 
 MAX_LOOK = 64  # entries of the prefill queue that a step looks at
 
 
+def by_priority(sequences: Iterable[SequenceState]) -> list[SequenceState]:
+    """The urgent ones first, and equals in the order that they have."""
+    return sorted(sequences, key=lambda one: one.sampling.priority)
+
+
 class Queues:
     """All sequences of an engine, and the pages that they hold. Not thread-safe: the engine holds its lock."""
 
     def __init__(self, pool: PagePool, bounds: Bounds) -> None:
-        self.prefill: dict[str, SequenceState] = {}  # in the order of service
+        self.prefill: dict[str, SequenceState] = {}  # in the order of service among equals
         self.joining: dict[str, SequenceState] = {}  # their prompt is computed; no seat yet
         self.decoding: dict[str, SequenceState] = {}
         self.prefix_queries = 0
@@ -65,35 +71,45 @@ class Queues:
         """Make its full pages findable."""
         self._pool.remember(sequence.chain[: sequence.computed // self._pool.page_tokens], sequence.pages)
 
-    def drop(self, sequence: SequenceState, *, sound: bool = True) -> None:
-        """It has ended: its pages go back, and stay findable if their contents are sound."""
-        for queue in (self.prefill, self.joining, self.decoding):
-            queue.pop(sequence.id, None)
-        self._give_back(sequence, sound=sound)
+    def drop(self, sequence: SequenceState) -> None:
+        """It has ended: its pages go back, and stay findable."""
+        self._leave(sequence)
+        self._give_back(sequence)
+
+    def discard(self, sequence: SequenceState) -> list[int]:
+        """It has failed: nobody may find its pages any more. Those that nobody else holds, to be cleared."""
+        self._leave(sequence)
+        own = self._pool.forget(sequence.pages)
+        self._pool.release(sequence.pages)
+        sequence.pages = []
+        return own
 
     def _plan(self) -> StepPlan:
         self._seat()
         size = self._pool.page_tokens
-        decoding = [Decoding(one.id, one.age, one.needs_page(size)) for one in self.decoding.values()]
+        decoding = [
+            Decoding(one.id, one.age, one.needs_page(size), one.sampling.priority) for one in self.decoding.values()
+        ]
         # Started ones first wherever they stand: they hold pages, which only their end gives back.
         started = [one for one in self.prefill.values() if one.started]
-        fresh = islice((one for one in self.prefill.values() if not one.started), MAX_LOOK)
-        queue = [self._seen(one) for one in (*started, *fresh)]
+        # Whose decode worker has no room must not hide those behind it, whose workers have.
+        fresh = by_priority(one for one in self.prefill.values() if not one.started and one.ticket != "deferred")
+        queue = [self._seen(one) for one in (*started, *fresh[:MAX_LOOK])]
         return plan_step(decoding, queue, self._pool.free_pages, self._bounds)
 
     def _seen(self, one: SequenceState) -> Prefilling:
         if one.started:
-            return Prefilling(one.id, one.age, one.left, 0, one.started, one.ticket)
+            return Prefilling(one.id, one.age, one.left, 0, one.started, one.ticket, one.sampling.priority)
         # What the prefix cache has is no work: counted, one cached prompt would take a whole step's budget.
         cached = self._pool.match(one.usable_chain(self._pool.page_tokens))
         need = self._pool.pages_for(len(one.tokens)) - cached
         left = one.left - cached * self._pool.page_tokens
-        return Prefilling(one.id, one.age, left, need, one.started, one.ticket)
+        return Prefilling(one.id, one.age, left, need, one.started, one.ticket, one.sampling.priority)
 
     def _seat(self) -> None:
         taken = len(self.decoding) + sum(one.started and one.sink is None for one in self.prefill.values())
-        for key in list(islice(self.joining, max(self._bounds.max_batch - taken, 0))):
-            self.decoding[key] = self.joining.pop(key)
+        for one in by_priority(self.joining.values())[: max(self._bounds.max_batch - taken, 0)]:
+            self.decoding[one.id] = self.joining.pop(one.id)
 
     def _start(self, one: SequenceState) -> bool:
         """Claim its pages if it has none. False: they are not there after all; it is looked at again next step."""
@@ -118,13 +134,17 @@ class Queues:
 
     def _preempt(self, key: str) -> None:
         one = self.prefill.pop(key, None) or self.decoding.pop(key)
-        self._give_back(one, sound=True)
+        self._give_back(one)
         one.reset(self._pool.page_tokens)
         self.prefill = {key: one, **self.prefill}
         self.preemptions += 1
 
-    def _give_back(self, one: SequenceState, *, sound: bool) -> None:
-        if sound and one.computed:
+    def _leave(self, one: SequenceState) -> None:
+        for queue in (self.prefill, self.joining, self.decoding):
+            queue.pop(one.id, None)
+
+    def _give_back(self, one: SequenceState) -> None:
+        if one.computed:
             one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
             self._pool.remember(one.chain, one.pages)
         self._pool.release(one.pages)

@@ -38,7 +38,12 @@ class ModelLoadError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to pick tokens. `temperature` 0 is greedy; `seed` None draws one; `stop_ids` end like an EOS."""
+    """How to pick tokens, and how soon. `temperature` 0 is greedy; `seed` None draws one; `stop_ids` end like an EOS.
+
+    top_k 0 and min_p 0 leave nothing out. Presence and frequency penalties look at the outputs, the repetition
+    penalty at the prompt too (1: none). logit_bias: (id, added to its logit). Neither EOS nor stop ids come before
+    `min_tokens`. `grammar`: what the output must be, see grammar.py; "": anything. `priority`: small is urgent.
+    """
 
     max_tokens: int
     temperature: float = 0.0
@@ -47,6 +52,15 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     top_logprobs: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    grammar: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

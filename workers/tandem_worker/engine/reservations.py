@@ -55,7 +55,7 @@ class Reservations:
 
     def write(self, key: str, first_page: int, content: Tensor) -> None:
         """Fill reserved pages. Raises ReservationError when it has ended or the pages are not its own."""
-        held = self._find(key)
+        held = self.find(key)
         end = first_page + content.shape[0]
         if not held.claim.shared <= first_page < end <= len(held.claim.pages):
             raise ReservationError(
@@ -69,7 +69,7 @@ class Reservations:
 
     def take(self, key: str) -> Held:
         """End a reservation whose pages are all there; the caller owns them now. Raises ReservationError."""
-        held = self._find(key)
+        held = self.find(key)
         missing = len(held.claim.pages) - held.claim.shared - len(held.written)
         if missing:
             raise ReservationError(f"{missing} of {len(held.claim.pages)} pages of {key!r} were never written")
@@ -78,6 +78,8 @@ class Reservations:
     def release(self, key: str) -> None:
         """Give the pages back; nothing happens when it has ended already."""
         if (held := self._held.pop(key, None)) is not None:
+            # What has come of an unfinished prompt may hold anything, NaN too.
+            self._store.clear([held.claim.pages[at] for at in held.written])
             self._pool.release(held.claim.pages)
 
     def quarantine(self, key: str) -> int:
@@ -89,7 +91,8 @@ class Reservations:
         self._pool.quarantine(key, own)
         return len(own)
 
-    def _find(self, key: str) -> Held:
+    def find(self, key: str) -> Held:
+        """An open one. Raises ReservationError."""
         if key not in self._held:
             raise ReservationError(f"there is no reservation {key!r}; it was released, committed or never made")
         return self._held[key]

@@ -38,14 +38,16 @@ class Runner:
         self._model = model
         self._store = store
         self._settings = settings
+        self._eos_ids = model.info.eos_ids
+        self._window = model.decoder.config.traits.window
         self.work = Work()
 
     def decode(self, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
         """One more token for each."""
         start = time.perf_counter()
-        batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.llama.dtype)
-        logits = self._model.llama.forward(batch, self._store.tensor)
-        picked = pick_tokens(logits, [one.draw for one in ordered])
+        batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        logits = self._model.decoder.forward(batch, self._store.tensor)
+        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in ordered])
         for one in ordered:
             one.computed = len(one.tokens)
         tokens = [(one, self._accept(one, token)) for one, token in zip(ordered, picked, strict=True)]
@@ -57,12 +59,12 @@ class Runner:
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
-        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.llama.dtype)
-        logits = self._model.llama.forward(batch, self._store.tensor)
+        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        logits = self._model.decoder.forward(batch, self._store.tensor)
         for one, count in pieces:
             one.computed += count
         complete = [one for one, _ in pieces if not one.left]
-        picked = pick_tokens(logits, [one.draw for one in complete]) if complete else []
+        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in complete]) if complete else []
         tokens = [(one, self._accept(one, token)) for one, token in zip(complete, picked, strict=True)]
         self.work.prefill_tokens += sum(count for _, count in pieces)
         self.work.prefill_busy_s += time.perf_counter() - start
@@ -80,4 +82,4 @@ class Runner:
         one.sent = max(one.sent, done)
 
     def _accept(self, one: SequenceState, picked: Picked) -> Token:
-        return accept(one, picked, self._model.info.eos_ids, self._settings.max_context)
+        return accept(one, picked, self._eos_ids, self._settings.max_context)

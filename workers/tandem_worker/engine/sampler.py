@@ -1,56 +1,69 @@
-"""From logits to tokens. Greedy, or temperature and top-p by a counter-based draw: same seed, same tokens."""
+"""From logits to tokens: greedy, or by a counter-based draw. Same seed, same tokens, whatever the batch."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from tandem_worker.engine.request import InvalidRequestError, Sampling
+from tandem_worker.engine.drawing import draw_tokens
+from tandem_worker.engine.shaping import shape_logits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-MAX_TOP_LOGPROBS = 20
-MAX_STOP_IDS = 64
-TOP_P_CANDIDATES = 1024  # sorted first; the whole vocabulary only when these do not hold `top_p` of the mass
+    from tandem_worker.engine.request import Sampling
+
+NO_TOKEN = -1  # the id of a row whose logits are no numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How to pick the token at `index` (0 = first output) of one sequence; `seed` is settled by now."""
+    """How to pick the token at `index` (0 = first output) of one sequence; `seed` is settled by now.
+
+    `tokens`: prompt and the `index` outputs so far, where penalties ask for them; `forbidden`: ids that may not come
+    yet; `allowed`: [vocab] bool of a grammar, None: everything.
+    """
 
     sampling: Sampling
     seed: int
     index: int
+    tokens: Sequence[int] = ()
+    forbidden: tuple[int, ...] = ()
+    allowed: Tensor | None = None
+
+    @property
+    def is_shaped(self) -> bool:
+        """Does it change logits before it picks?"""
+        return bool(self.forbidden) or self.allowed is not None or shapes(self.sampling)
+
+    @property
+    def is_plain(self) -> bool:
+        """Is its token the best one of the model's own logits?"""
+        return self.sampling.temperature == 0 and not self.is_shaped
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A token with natural-log probabilities under the model's own distribution."""
+    """A token with natural-log probabilities under the model's own distribution; NO_TOKEN for broken logits."""
 
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raises InvalidRequestError that names the value and its range."""
-    if sampling.max_tokens < 1:
-        raise InvalidRequestError(f"max_tokens is {sampling.max_tokens}; it must be at least 1")
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise InvalidRequestError(f"temperature is {sampling.temperature}; it must be 0 or more")
-    if not 0 < sampling.top_p <= 1:
-        raise InvalidRequestError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1")
-    if not 0 <= sampling.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError(f"top_logprobs is {sampling.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
-    if len(sampling.stop_ids) > MAX_STOP_IDS:
-        raise InvalidRequestError(f"{len(sampling.stop_ids)} stop ids were given; at most {MAX_STOP_IDS} are served")
+def shapes(sampling: Sampling) -> bool:
+    """Does every token of this request need its logits changed?"""
+    return penalises(sampling) or bool(sampling.logit_bias)
+
+
+def penalises(sampling: Sampling) -> bool:
+    """Do the tokens so far matter to the next one?"""
+    return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
 
 
 def uniform(seed: int, index: int) -> float:
@@ -60,44 +73,43 @@ def uniform(seed: int, index: int) -> float:
 
 
 def pick_tokens(logits: Tensor, draws: Sequence[Draw]) -> list[Picked]:
-    """One token for each row of `logits` [rows, vocab]."""
+    """One token for each row of `logits` [rows, vocab]; NO_TOKEN where a row holds NaN or infinity."""
     logits = logits.float()
     totals = torch.logsumexp(logits, dim=-1)
-    greedy = torch.argmax(logits, dim=-1)
-    ids = [
-        int(greedy[row]) if draw.sampling.temperature == 0 else draw_token(logits[row], draw)
-        for row, draw in enumerate(draws)
-    ]
-    chosen = logits.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1) - totals
-    logprobs = chosen.tolist()
+    ids = torch.argmax(logits, dim=-1)
+    if special := [row for row, draw in enumerate(draws) if not draw.is_plain]:
+        ids[special] = _pick_special(logits[special], [draws[row] for row in special])
+    logprobs = (logits.gather(1, ids.unsqueeze(1)).squeeze(1) - totals).tolist()
+    sound = torch.isfinite(totals).tolist()
     return [
-        Picked(ids[row], logprobs[row], _top(logits[row], float(totals[row]), draw.sampling.top_logprobs))
-        for row, draw in enumerate(draws)
+        Picked(at, logprobs[row], _top(logits[row], float(totals[row]), draw.sampling.top_logprobs))
+        if sound[row]
+        else Picked(NO_TOKEN, 0.0, ())
+        for row, (at, draw) in enumerate(zip(ids.tolist(), draws, strict=True))
     ]
 
 
-def draw_token(logits: Tensor, draw: Draw) -> int:
-    """A token of [vocab] logits by the inverse of the cumulated probabilities of the top-p set, best first."""
-    probabilities = torch.softmax((logits - logits.max()).double() / draw.sampling.temperature, dim=-1)
-    point = uniform(draw.seed, draw.index)
-    if draw.sampling.top_p == 1:
-        cumulated = torch.cumsum(probabilities, dim=-1)
-        return _invert(cumulated, point * float(cumulated[-1]))
-    mass, order = torch.topk(probabilities, min(TOP_P_CANDIDATES, len(probabilities)))
-    if float(mass.sum()) < draw.sampling.top_p:
-        mass, order = torch.sort(probabilities, descending=True)
-    cumulated = torch.cumsum(mass, dim=-1)
-    # The smallest set whose mass reaches top_p (Holtzman et al., ICLR'20); at least the best token.
-    last = min(int(torch.searchsorted(cumulated, draw.sampling.top_p)), len(cumulated) - 1)
-    return int(order[_invert(cumulated[: last + 1], point * float(cumulated[last]))])
+def _pick_special(logits: Tensor, draws: list[Draw]) -> Tensor:
+    """Ids of rows that are shaped, or drawn, or both. `logits` may be changed."""
+    if shaped := [row for row, draw in enumerate(draws) if draw.is_shaped]:
+        changed = logits[shaped]
+        shape_logits(changed, [draws[row] for row in shaped])
+        logits[shaped] = changed
+    drawn = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    if len(drawn) == len(draws):
+        return _draw(logits, draws)
+    ids = torch.argmax(logits, dim=-1)
+    if drawn:
+        ids[drawn] = _draw(logits[drawn], [draws[row] for row in drawn])
+    return ids
 
 
-def _invert(cumulated: Tensor, point: float) -> int:
-    return min(int(torch.searchsorted(cumulated, point, right=True)), len(cumulated) - 1)
+def _draw(logits: Tensor, draws: list[Draw]) -> Tensor:
+    return draw_tokens(logits, [one.sampling for one in draws], [uniform(one.seed, one.index) for one in draws])
 
 
 def _top(logits: Tensor, total: float, count: int) -> tuple[tuple[int, float], ...]:
     if not count:
         return ()
-    values, ids = torch.topk(logits, count)
+    values, ids = torch.topk(logits, min(count, len(logits)))
     return tuple(zip(ids.tolist(), (values - total).tolist(), strict=True))

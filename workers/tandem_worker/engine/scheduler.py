@@ -1,8 +1,9 @@
 """What the next step runs. A pure decision over a snapshot; the engine carries it out.
 
 Decodes go first and all together; beside them at most `chunk_tokens` of prefill, so a long prompt delays a decode by
-one chunk at most. Prefill is first come, first served. When a decode needs a page and none is left, the youngest
-sequence gives its pages back and is computed again later (recompute keeps its tokens).
+one chunk at most. Prefill is first come, first served among equals; what is urgent overtakes those that have not begun.
+When a decode needs a page and none is left, the least urgent sequence, of these the youngest, gives its pages back and
+is computed again later (recompute keeps its tokens).
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ MAX_ASKED = 8  # prefill halves that may stand at the head without a ticket at o
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """A sequence that decodes. `age` orders by arrival, small is old."""
+    """A sequence that decodes. `age` orders by arrival, small is old; of `priority`, small is urgent."""
 
     id: str
     age: int
     needs_page: bool
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilling:
     """A sequence in the prefill queue. `left` tokens to compute; `need` pages to claim before it starts (0: started).
 
-    `ticket` is "none" for a whole job, else "unasked", "asked" or "granted".
+    `ticket` is "none" for a whole job, else "unasked", "asked", "granted", or "deferred": no room there.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Prefilling:
     need: int
     started: bool
     ticket: str = "none"
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def plan_step(decoding: Sequence[Decoding], queue: Sequence[Prefilling], free_pa
     if short > 0:
         # One victim a step: its pages are known to be back before anything else is decided.
         holders: list[Decoding | Prefilling] = [*decoding, *(one for one in queue if one.started)]
-        victim = max(holders, key=lambda one: one.age)
+        victim = max(holders, key=lambda one: (one.priority, one.age))
         return StepPlan(preempt=(victim.id,), ask=ask)
     # One spare page for every decode, or a started prompt would be thrown out again at the next page's end.
     free = free_pages - sum(one.needs_page for one in decoding) - len(decoding)
@@ -80,7 +83,7 @@ def _prefill(queue: Sequence[Prefilling], free: int, seats: int, budget: int) ->
     for one in queue:
         if budget <= 0:
             break
-        if one.ticket in ("unasked", "asked"):
+        if one.ticket in ("unasked", "asked", "deferred"):
             continue
         if not one.started:
             if one.need > free or (one.ticket == "none" and seats <= 0):
@@ -103,6 +106,6 @@ def _heads_to_ask(queue: Sequence[Prefilling], bounds: Bounds) -> tuple[str, ...
             break
         if one.ticket == "unasked":
             heads.append(one.id)
-        if one.ticket != "asked":
+        if one.ticket not in ("asked", "deferred"):
             ahead += one.left
     return tuple(heads)

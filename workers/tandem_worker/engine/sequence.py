@@ -6,14 +6,21 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tandem_worker.engine.grammar import Grammar, GrammarError
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
-from tandem_worker.engine.sampler import Draw, Picked
+from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tandem_worker.engine.pages import Digest
+    from tandem_worker.engine.reservations import Held
+
+
+NOT_FINITE = (
+    "error: the model's logits for this request are not finite (NaN or infinity): its weights or pages are damaged"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +42,7 @@ class SequenceState:
     first_page: int = 0  # prefill half: pages below are not sent
     sent: int = 0  # prefill half: pages below were sent or need not be
     preempted: bool = False
+    grammar: Grammar | None = None
 
     @property
     def outputs(self) -> int:
@@ -51,10 +59,15 @@ class SequenceState:
         """Does it hold pages?"""
         return bool(self.pages)
 
-    @property
-    def draw(self) -> Draw:
+    def draw(self, eos_ids: tuple[int, ...]) -> Draw:
         """How to pick its next token."""
-        return Draw(self.sampling, self.seed, self.outputs)
+        sampling = self.sampling
+        forbidden: tuple[int, ...] = ()
+        if self.outputs < sampling.min_tokens:
+            forbidden = sampling.stop_ids + (() if sampling.ignore_eos else eos_ids)
+        tokens = self.tokens if penalises(sampling) else ()
+        allowed = None if self.grammar is None else self.grammar.allowed()
+        return Draw(sampling, self.seed, self.outputs, tokens, forbidden, allowed)
 
     def needs_page(self, page_tokens: int) -> bool:
         """Does its next decode step write behind its last page?"""
@@ -72,20 +85,45 @@ class SequenceState:
         self.chain = page_chain(self.tokens, page_tokens)
 
 
+def handed_over(key: str, age: int, held: Held, first: Token, on_token: Callable[[Token], None]) -> SequenceState:
+    """A request whose prompt was computed elsewhere, and whose first token was sampled there."""
+    return SequenceState(
+        id=key,
+        age=age,
+        tokens=[*held.prompt, first.id],
+        prompt_tokens=len(held.prompt),
+        sampling=held.sampling,
+        seed=settled_seed(held.sampling),
+        chain=held.chain,
+        on_token=on_token,
+        pages=list(held.claim.pages),
+        computed=len(held.prompt),
+    )
+
+
 def settled_seed(sampling: Sampling) -> int:
     """The request's seed, or one that is drawn now and stays."""
     return secrets.randbits(63) if sampling.seed is None else sampling.seed
 
 
 def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], max_context: int) -> Token:
-    """Append a sampled token and say whether it is the last."""
+    """Append a sampled token and say whether it is the last. Broken logits are no token, and an end."""
+    if picked.id == NO_TOKEN:
+        return Token(NO_TOKEN, 0.0, (), NOT_FINITE)
+    if sequence.grammar is not None:
+        try:
+            sequence.grammar.accept(picked.id)
+        except GrammarError as error:
+            return Token(NO_TOKEN, 0.0, (), f"error: {error}")
     sequence.tokens.append(picked.id)
     return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
 
 
 def _finish(sequence: SequenceState, token_id: int, eos_ids: tuple[int, ...], max_context: int) -> str | None:
     sampling = sequence.sampling
-    if token_id in sampling.stop_ids or (token_id in eos_ids and not sampling.ignore_eos):
+    # A grammar's end is an EOS, which ignore_eos cannot take away: nothing may follow it.
+    ends = sequence.grammar is not None or not sampling.ignore_eos
+    if token_id in sampling.stop_ids or (token_id in eos_ids and ends):
         return STOP
     if sequence.outputs >= sampling.max_tokens or len(sequence.tokens) >= max_context:
         return LENGTH

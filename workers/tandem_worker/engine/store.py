@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+LOG = logging.getLogger(__name__)
 
 
 class KvStore:
@@ -29,6 +32,13 @@ class KvStore:
                 f"the {least} of one sequence of --max-context {settings.max_context}; "
                 f"give at least {-(-least * page_bytes // 2**20)} MiB"
             )
+        LOG.info(
+            "%d KV pages: %d MiB / %d B a page (%d layers x K and V x %d tokens x %d KV heads x %d x %d B); "
+            "%d tokens, or %d sequences of %d",
+            *(self.pages, settings.kv_memory_mib, page_bytes, info.layers, settings.page_tokens, info.kv_heads),
+            *(info.head_dim, dtype.itemsize, self.pages * settings.page_tokens),
+            *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
+        )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
         self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
 
@@ -47,3 +57,9 @@ class KvStore:
         with torch.inference_mode():
             self.tensor.index_copy_(0, torch.tensor(pages), content)
             self.tensor[pages[-1], :, :, rows:] = 0  # what the sender left behind its prompt may be anything
+
+    def clear(self, pages: Sequence[int]) -> None:
+        """Zero pages whose contents may be no numbers, before somebody else gets them."""
+        if pages:
+            with torch.inference_mode():
+                self.tensor[torch.tensor(pages)] = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from tandem_worker.engine.config import as_ids
@@ -23,11 +26,23 @@ if TYPE_CHECKING:
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_HELD_TOKENS = 16  # a character has at most 4 bytes; more unfinished tokens are no text
 BROKEN = "\N{REPLACEMENT CHARACTER}"
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte as SentencePiece's fallback writes it
 CONTROL, USER_DEFINED = 3, 4  # token types of GGUF that stand for themselves in a text
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")  # the same, but a digit stands alone
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's alphabet: a visible letter for each byte; those that are none get the letters from 256 on, in order."""
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+BYTE_OF = _byte_letters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +60,26 @@ class DecodeStream:
     def __init__(self, fast: FastTokenizer) -> None:
         self._fast = fast
         self._ids: list[int] = []
-        self._sent = ""  # the text of `_ids` that was returned already
+        self._read = 0  # of `_ids`: those whose text was returned already
+        self._sent = ""  # that text
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; often all of it, at times none."""
         self._ids.append(token_id)
         text = self._decode()
-        if text.endswith(BROKEN) and len(self._ids) < MAX_HELD_TOKENS:
+        if text.endswith(BROKEN) and len(self._ids) - self._read < MAX_HELD_TOKENS:
             return ""
         fresh = text[len(self._sent) :]
-        # Keep the last token: decoders look at a token's left neighbour (a leading space is dropped at a text's start).
-        self._ids = self._ids[-1:]
-        self._sent = self._decode()
+        # Keep what was read just now: decoders look to the left (a leading space is dropped at a text's start). All of
+        # it, not the last token: that may be a part of a character, which alone reads otherwise.
+        self._ids = self._ids[self._read :]
+        self._read, self._sent = len(self._ids), self._decode()
         return fresh
 
     def flush(self) -> str:
         """What is held back; unfinished bytes become U+FFFD."""
         fresh = self._decode()[len(self._sent) :]
-        self._ids, self._sent = [], ""
+        self._ids, self._read, self._sent = [], 0, ""
         return fresh
 
     def _decode(self) -> str:
@@ -82,9 +99,28 @@ class Tokenizer:
         self._chat = chat
         self.eos_ids = eos_ids
 
-    def encode(self, text: str) -> list[int]:
+    def check_fits(self, vocab: int, where: str) -> None:
+        """Raises ModelLoadError where it gives ids that a model of `vocab` tokens does not have."""
+        highest = max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not 0 <= highest < vocab:
+            raise ModelLoadError(
+                f"the tokenizer of {where} has {highest + 1} tokens, the model {vocab}: they do not belong together; "
+                f"fetch both from one place"
+            )
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Ids of a plain text, with the model's BOS where it has one; special tokens in the text are recognised."""
-        return self._bos + self._ids(text)
+        return (self._bos if special else []) + self._ids(text)
+
+    def to_json(self) -> str:
+        """The text of its `tokenizer.json`."""
+        text: str = self._fast.to_str()
+        return text
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special ones included."""
+        text: str = self._fast.decode(list(ids), skip_special_tokens=False)
+        return text
 
     def decode_stream(self) -> DecodeStream:
         """A fresh stream for one response."""
@@ -92,22 +128,40 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """One token's own text, special ones included; for logprobs."""
-        text: str = self._fast.decode([token_id], skip_special_tokens=False)
-        return text
+        return self.decode([token_id])
 
-    def apply_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Ids of a conversation, ready for the assistant's turn. Raises InvalidRequestError when it does not render."""
+    def token_bytes(self, token_id: int) -> bytes:
+        """One token's own bytes, a part of a character too."""
+        text = self.token_text(token_id)
+        if BROKEN not in text:
+            return text.encode()
+        piece: str = self._fast.id_to_token(token_id) or ""
+        if (byte := BYTE_PIECE.fullmatch(piece)) is not None:
+            return bytes([int(byte[1], 16)])
+        return bytes(BYTE_OF[letter] for letter in piece) if set(piece) <= BYTE_OF.keys() else text.encode()
+
+    def apply_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, open_end: bool = True
+    ) -> list[int]:
+        """Ids of a conversation; `open_end`: ready for the assistant's turn. Raises InvalidRequestError.
+
+        `tools`: as in OpenAI's bodies; what becomes of them is the template's affair.
+        """
         if self._chat is None:
             raise InvalidRequestError("this model has no chat template; use the completions API")
         try:
             text = self._chat.template.render(
-                messages=messages, add_generation_prompt=True, bos_token=self._chat.bos, eos_token=self._chat.eos
+                messages=messages,
+                tools=list(tools) or None,
+                add_generation_prompt=open_end,
+                bos_token=self._chat.bos,
+                eos_token=self._chat.eos,
             )
+            return self._ids(text)
         except jinja2.TemplateError as error:
-            raise InvalidRequestError(f"the chat template refuses these messages: {error}") from error
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"the chat template cannot use these messages: {error}") from error
-        return self._ids(text)
+            raise InvalidRequestError(f"the chat template refuses these messages: {error}"[:500]) from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"the chat template cannot use these messages: {error}"[:500]) from error
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
@@ -131,10 +185,17 @@ def chat_template(source: str, bos: str, eos: str, where: str) -> ChatTemplate:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _raise_template_error
+    environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    environment.filters["tojson"] = _to_json
     try:
         return ChatTemplate(environment.from_string(source), bos, eos)
     except jinja2.TemplateError as error:
         raise ModelLoadError(f"the chat template of {where} is no valid Jinja ({error}); correct it there") from error
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """As templates of the hub expect it: plain JSON, not escaped for HTML as Jinja's own is."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_template_error(message: str) -> None:
@@ -207,6 +268,8 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str, where: str) 
     model = models.BPE({token: at for at, token in enumerate(tokens)}, pairs, ignore_merges=pre == "llama-bpe")
     fast = FastTokenizer(model)
     fast.pre_tokenizer = _pre_tokenizer(pre, where)
+    if pre == "qwen2":
+        fast.normalizer = normalizers.NFC()
     fast.decoder = decoders.ByteLevel()
     return fast
 
@@ -214,13 +277,12 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str, where: str) 
 def _pre_tokenizer(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
     """How words are cut before merging; llama.cpp's names for it."""
     bytes_of_gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     known: dict[str, list[Any]] = {
         "gpt-2": [bytes_of_gpt2],
         "smollm": [pre_tokenizers.Digits(individual_digits=True), bytes_of_gpt2],
-        "llama-bpe": [
-            pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ],
+        "llama-bpe": [pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"), bytes_of_words],
+        "qwen2": [pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), bytes_of_words],
     }
     if pre not in known:
         raise ModelLoadError(f"{where} cuts words as {pre!r}; known: {', '.join(known)}; add a tokenizer.json")

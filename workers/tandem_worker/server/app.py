@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError, TransferEncodingError
 
 from tandem_worker.server.bodies import ChatBody, CompletionBody, parse_body
 from tandem_worker.server.completions import answer
 from tandem_worker.server.errors import ApiError, Problem, no_model
 from tandem_worker.server.service import Phase, Service
+from tandem_worker.server.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
 
 LOG = logging.getLogger(__name__)
 BODY_BYTES: Final = 4 * 1024 * 1024
@@ -30,6 +32,8 @@ def make_app(service: Service) -> web.Application:
         web.get("/v1/models/{model:.+}", routes.model),
         web.post("/v1/chat/completions", routes.chat),
         web.post("/v1/completions", routes.complete),
+        web.post("/tokenize", routes.tokenize),
+        web.post("/detokenize", routes.detokenize),
     ])  # fmt: skip
     return app
 
@@ -73,10 +77,25 @@ class Routes:
         """POST /v1/completions."""
         return await answer(self._service, request, parse_body(CompletionBody, await request.read()))
 
-    def _card(self) -> dict[str, str | int]:
-        context = self._service.loaded.max_context
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """POST /tokenize."""
+        return web.json_response(await tokenize(self._service, parse_body(TokenizeBody, await request.read())))
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """POST /detokenize."""
+        return web.json_response(await detokenize(self._service, parse_body(DetokenizeBody, await request.read())))
+
+    def _card(self) -> dict[str, Any]:
         name = self._service.served_name
-        return {"id": name, "object": "model", "created": 0, "owned_by": "tandem", "max_model_len": context}
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._service.started,
+            "owned_by": "tandem",
+            "root": name,
+            "parent": None,
+            "max_model_len": self._service.loaded.max_context,
+        }
 
 
 @web.middleware
@@ -90,6 +109,8 @@ async def errors_in_openai_form(request: web.Request, handler: Handler) -> web.S
         problem = Problem(413, f"the body is larger than {BODY_BYTES} bytes", code="body_too_large")
     except web.HTTPException as error:
         problem = Problem(error.status, error.reason or "refused")
+    except (web.RequestPayloadError, ContentEncodingError, TransferEncodingError) as error:
+        problem = Problem(400, f"the body cannot be read: {error}"[:300])
     except Exception:
         LOG.exception("%s %s failed", request.method, request.path)
         problem = Problem(500, "the worker failed; its log says more", "server_error", code="internal_error")

@@ -2,59 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
+from tandem_worker.server.base import PROMPT_AT_MOST, Body, Text, Word
 from tandem_worker.server.errors import ApiError, bad_request, unsupported
+from tandem_worker.server.guided import (
+    TOOLS_AT_MOST,
+    ResponseFormat,
+    Schema,
+    Tool,
+    ToolChoice,
+    format_schema,
+    schema_text,
+    tool_schema,
+)
+from tandem_worker.server.messages import ChatMessage
 
 STOPS_AT_MOST: Final = 16
+CHOICES_AT_MOST: Final = 128  # OpenAI's bound of n; here of prompts times n
 TOP_LOGPROBS_AT_MOST: Final = 20
+BIASES_AT_MOST: Final = 300
 COMPLETION_TOKENS: Final = 16  # OpenAI's default for /v1/completions; chat fills the rest of the context
 
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
+TokenIds = Annotated[list[StrictInt], Field(fail_fast=True, max_length=PROMPT_AT_MOST)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Body):
     """`stream_options`."""
 
     include_usage: bool | None = False
 
 
-class ResponseFormat(BaseModel):
-    """`response_format`: text alone is carried out."""
-
-    type: str = "text"
-
-
-class Common(BaseModel):
-    """Fields of both endpoints. Ranges are OpenAI's."""
-
-    model_config = ConfigDict(extra="ignore")
+class Common(Body):
+    """Fields of both endpoints. Ranges are OpenAI's, and vLLM's for what OpenAI does not have."""
 
     model: Annotated[str, Field(max_length=512)]
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: StrictInt | None = None
+    min_tokens: Annotated[StrictInt, Field(ge=0, lt=2**31)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=CHOICES_AT_MOST)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: Annotated[dict[Word, Annotated[float, Field(ge=-100, le=100)]],
+                          Field(max_length=BIASES_AT_MOST)] | None = None  # fmt: skip
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=STOPS_AT_MOST)] | None = None
     stop_token_ids: Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=64)] | None = None
     ignore_eos: bool | None = False
-    # Understood, and refused where they would change anything:
-    n: int | None = 1
-    best_of: int | None = None
-    presence_penalty: float | None = 0.0
-    frequency_penalty: float | None = 0.0
-    repetition_penalty: float | None = 1.0
-    logit_bias: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
+    priority: Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)] | None = None
+    # Understood, and refused where they would change anything:
+    best_of: int | None = None
+    functions: Annotated[list[Any], Field(max_length=128)] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -62,6 +71,23 @@ class Common(BaseModel):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` with its keys as the token ids that they are. Raises ApiError."""
+        found = self.logit_bias or {}
+        if strange := [key for key in found if not (key.isascii() and key.isdigit() and len(key) < 10)]:
+            raise bad_request(f"logit_bias has the key {strange[0]!r}; its keys are token ids", "logit_bias")
+        return tuple((int(key), value) for key, value in found.items())
+
+    @property
+    def grammar(self) -> str:
+        """The schema that the output must follow, as text; "": it is free. Raises ApiError."""
+        wanted = self._schema()
+        return "" if wanted is None else schema_text(wanted, "response_format")
+
+    def _schema(self) -> Schema | None:
+        return format_schema(self.response_format)
 
     @property
     def include_usage(self) -> bool:
@@ -77,43 +103,9 @@ class Common(BaseModel):
     def refusals(self) -> list[tuple[str, bool, str]]:
         """(field, would it change anything, what it is)."""
         return [
-            ("n", self.n not in {None, 1}, "more than one choice"),
-            ("best_of", self.best_of not in {None, 1}, "best_of"),
-            ("presence_penalty", bool(self.presence_penalty), "a presence penalty"),
-            ("frequency_penalty", bool(self.frequency_penalty), "a frequency penalty"),
-            ("repetition_penalty", self.repetition_penalty not in {None, 1.0}, "a repetition penalty"),
-            ("logit_bias", bool(self.logit_bias), "logit_bias"),
-            ("response_format", self.response_format is not None and self.response_format.type != "text",
-             "a response format other than text"),
-            ("tools", bool(self.tools), "tool calling"),
+            ("best_of", self.best_of not in {None, self.n or 1}, "best_of other than n"),
             ("functions", bool(self.functions), "function calling"),
-            ("top_k", self.top_k not in {None, 0, -1}, "top_k"),
-            ("min_p", bool(self.min_p), "min_p"),
-            ("min_tokens", bool(self.min_tokens), "min_tokens"),
         ]  # fmt: skip
-
-
-class TextPart(BaseModel):
-    """A part of a message's content."""
-
-    type: str
-    text: Annotated[str, Field(max_length=4 * 1024 * 1024)] = ""
-
-
-class ChatMessage(BaseModel):
-    """One message; content is text, or parts that are text."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
-
-    def plain(self) -> dict[str, str]:
-        """Role and text, as chat templates want them. Raises ApiError for images and sounds."""
-        role = "system" if self.role == "developer" else self.role
-        if self.content is None or isinstance(self.content, str):
-            return {"role": role, "content": self.content or ""}
-        if strange := [part.type for part in self.content if part.type != "text"]:
-            raise unsupported("messages", f"message content of type {strange[0][:40]!r}")
-        return {"role": role, "content": "".join(part.text for part in self.content)}
 
 
 class ChatBody(Common):
@@ -121,8 +113,27 @@ class ChatBody(Common):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
     max_completion_tokens: StrictInt | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_AT_MOST)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = True
     logprobs: bool | None = False
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=TOP_LOGPROBS_AT_MOST)] | None = None
+
+    @property
+    def choice_of_tools(self) -> ToolChoice:
+        """What is said, or OpenAI's default: auto with tools, none without. Raises ApiError."""
+        if not self.tools:
+            if self.tool_choice not in (None, "none", "auto"):
+                raise bad_request("tool_choice needs tools", "tool_choice")
+            return "none"
+        return self.tool_choice or "auto"
+
+    def _schema(self) -> Schema | None:
+        by_format = format_schema(self.response_format)
+        by_tools = tool_schema(self.tools or [], self.choice_of_tools, parallel=self.parallel_tool_calls is not False)
+        if by_format is not None and by_tools is not None:
+            raise bad_request("response_format and a required tool cannot both say what the output is", "tool_choice")
+        return by_format if by_tools is None else by_tools
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -139,31 +150,34 @@ class ChatBody(Common):
 
 
 class CompletionBody(Common):
-    """POST /v1/completions. `prompt`: a text or token ids; one prompt a request."""
+    """POST /v1/completions. `prompt`: a text or token ids, or a list of one of these."""
 
-    prompt: str | list[StrictInt] | list[str] | list[list[StrictInt]]
+    prompt: (
+        Text
+        | TokenIds
+        | Annotated[list[Text], Field(fail_fast=True)]
+        | Annotated[list[TokenIds], Field(fail_fast=True)]
+    )
     logprobs: Annotated[StrictInt, Field(ge=0, le=TOP_LOGPROBS_AT_MOST)] | None = None
     echo: bool | None = False
-    suffix: str | None = None
+    suffix: Text | None = None
 
     def refusals(self) -> list[tuple[str, bool, str]]:
         """See Common."""
-        return [
-            *super().refusals(),
-            ("echo", bool(self.echo), "echo"),
-            ("suffix", bool(self.suffix), "a suffix"),
-            ("prompt", self._several(), "more than one prompt a request"),
-        ]
+        return [*super().refusals(), ("echo", bool(self.echo), "echo"), ("suffix", bool(self.suffix), "a suffix")]
 
     @property
-    def the_prompt(self) -> str | list[int]:
-        """The only prompt. Raises ApiError where there is none."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-            prompt = prompt[0]
-        if not prompt:
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt. Raises ApiError where one is empty, or where there are too many."""
+        found: Any = self.prompt
+        several = isinstance(found, list) and bool(found) and not isinstance(found[0], int)
+        prompts: list[str | list[int]] = found if several else [found]
+        if not all(prompts):
             raise bad_request("prompt is empty", "prompt")
-        return prompt  # type: ignore[no-any-return]
+        if len(prompts) * (self.n or 1) > CHOICES_AT_MOST:
+            raise bad_request(f"{len(prompts)} prompts with n={self.n or 1} are more than {CHOICES_AT_MOST} choices; "
+                              f"send fewer at once", "prompt")  # fmt: skip
+        return prompts
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -175,11 +189,8 @@ class CompletionBody(Common):
         """See ChatBody."""
         return self.logprobs
 
-    def _several(self) -> bool:
-        return isinstance(self.prompt, list) and len(self.prompt) > 1 and not isinstance(self.prompt[0], int)
 
-
-B = TypeVar("B", bound=Common)
+B = TypeVar("B", bound=Body)
 
 
 def check_max_tokens(asked: int | None, param: str) -> int | None:
@@ -204,5 +215,5 @@ def explain(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return bad_request(f"the body is no valid JSON: {first['msg']}")
-    where = ".".join(str(part) for part in first["loc"])
+    where = ".".join(str(part) for part in first["loc"])[:200]
     return bad_request(f"{where}: {first['msg']}", where.split(".")[0] or None)

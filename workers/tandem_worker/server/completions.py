@@ -5,40 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from tandem_worker.engine.request import (
-    EngineError,
-    InvalidRequestError,
-    PromptTooLongError,
-    QueueFullError,
-    Sampling,
-    Token,
-)
+from tandem_worker.engine.request import EngineError, Token
+from tandem_worker.server.asked import Wanted, understand
 from tandem_worker.server.bodies import ChatBody, CompletionBody
-from tandem_worker.server.errors import ApiError, bad_pair, bad_request, no_model, too_busy
-from tandem_worker.server.job import Job, JobFailedError
+from tandem_worker.server.calls import CallList, CallReader, FreeCalls, NamedCall, Said
+from tandem_worker.server.choice import Choice
+from tandem_worker.server.errors import ApiError, refusal
+from tandem_worker.server.guided import NamedChoice
+from tandem_worker.server.job import JobFailedError, Jobs
 from tandem_worker.server.pace import Pace
 from tandem_worker.server.replies import Reply, error_event
-from tandem_worker.server.text import Piece, TextState
+from tandem_worker.server.text import TextState
 
 if TYPE_CHECKING:
     from tandem_worker.server.service import Service
 
 WRITE_S: Final = 30.0  # a client that reads nothing for so long is gone
 GAP_S: Final = 120.0  # between two tokens of one request; more means that the engine is stuck
-LONG_TEXT: Final = 8192  # characters; longer texts are tokenised beside the event loop, shorter ones sooner in it
+UNDER_WAY: Final = 2  # tokens after which a prompt's pages are here, findable by its other choices
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a body asks for, in tokens."""
+class Part:
+    """What one token adds to one choice."""
 
-    prompt: list[int]
-    sampling: Sampling
+    choice: Choice
+    said: Said
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,76 +45,110 @@ class Exchange:
 
     service: Service
     request: web.Request
+    wanted: Wanted
+    jobs: Jobs
     reply: Reply
-    job: Job
-    pace: Pace
+    paces: dict[int, Pace] = field(default_factory=dict)
 
-    def add(self, tokens: list[Token]) -> list[Piece]:
-        """Pieces of these tokens, up to the answer's end: after a stop string the engine may be a step ahead."""
-        pieces: list[Piece] = []
-        for token in tokens:
-            self.pace.tick()
-            pieces.append(self.reply.add(token))
-            if self.reply.finish is not None:
-                break
+    async def start(self, number: int) -> None:
+        """Begin one choice. Raises ApiError."""
+        prompt, sampling = self.wanted.part(number)
+        self.paces.setdefault(number, Pace(self.service.metrics))
+        try:
+            job = await self.service.start(prompt, sampling, self.request.headers, self.jobs.news)
+        except EngineError as error:
+            raise ApiError(refusal(error)) from error
+        self.jobs.by_choice[number] = job
+
+    async def go_on(self, within_s: float) -> list[Part]:
+        """The next pieces, and what they let begin. Raises JobFailedError."""
+        pieces: list[Part] = []
+        for number, tokens in await self.jobs.take(within_s):
+            pieces += self._add(self.reply.choices[number], tokens)
+        await self._start_others()
         return pieces
+
+    def _add(self, choice: Choice, tokens: list[Token]) -> list[Part]:
+        """Pieces of these tokens, up to the choice's end: after a stop string the engine may be a step ahead."""
+        pieces: list[Part] = []
+        for token in tokens:
+            if choice.finish is not None:
+                break
+            self.paces[choice.number].tick()
+            said = choice.add(token)
+            pieces.append(Part(choice, said, last=choice.finish is not None))
+            if choice.finish is not None:
+                self.paces[choice.number].finish()
+                self.jobs.by_choice[choice.number].cancel()
+        return pieces
+
+    async def _start_others(self) -> None:
+        """A prompt's other choices begin once its first is under way: they share its pages, computed or sent once."""
+        for first in range(0, self.wanted.choices, self.wanted.per_prompt):
+            choice = self.reply.choices[first]
+            if choice.tokens < UNDER_WAY and choice.finish is None:
+                continue
+            for number in range(first + 1, first + self.wanted.per_prompt):
+                if number not in self.jobs.by_choice:
+                    try:
+                        await self.start(number)
+                    except ApiError as error:
+                        raise JobFailedError(error.problem) from error
 
     @property
     def headers(self) -> dict[str, str]:
         """Which way the request went."""
         return {
-            "x-tandem-path": self.job.path,
+            "x-tandem-path": self.jobs.first.path,
             "x-tandem-worker": self.service.worker,
-            "x-tandem-prefill-worker": self.job.prefill_worker,
+            "x-tandem-prefill-worker": self.jobs.first.prefill_worker,
         }
 
 
 async def answer(service: Service, request: web.Request, body: ChatBody | CompletionBody) -> web.StreamResponse:
     """Serve one checked body. Raises ApiError before the first byte; later failures become an error event."""
-    pace = Pace(service.metrics)
+    arrived = Pace(service.metrics)
     wanted = await understand(service, body)
-    async with begun(service, request, wanted) as job:
-        exchange = Exchange(service, request, make_reply(service, body, wanted, job), job, pace)
+    async with begun(service) as jobs:
+        exchange = Exchange(service, request, wanted, jobs, make_reply(service, body, wanted))
+        exchange.paces[0] = arrived
+        for number in range(0, wanted.choices, wanted.per_prompt):
+            await exchange.start(number)
+        exchange.reply.name(jobs.first.id)
         try:
-            tokens = await job.take(service.first_token_s)
+            pieces = await exchange.go_on(service.first_token_s)
             if body.stream:
-                return await stream(exchange, tokens)
-            return await whole(exchange, tokens)
+                return await stream(exchange, pieces)
+            return await whole(exchange)
         except JobFailedError as error:  # nothing was sent yet
             raise ApiError(error.problem) from error
 
 
 @asynccontextmanager
-async def begun(service: Service, request: web.Request, wanted: Wanted) -> AsyncIterator[Job]:
-    """A job that is given up whatever happens: done, failed, or the client has left. Raises ApiError."""
+async def begun(service: Service) -> AsyncIterator[Jobs]:
+    """Jobs that are given up whatever happens: done, failed, or the client has left."""
     service.active += 1
-    job: Job | None = None
+    jobs = Jobs()
     try:
-        try:
-            job = await service.start(wanted.prompt, wanted.sampling, request.headers)
-        except EngineError as error:
-            raise refusal(error) from error
-        yield job
+        yield jobs
     finally:
         service.active -= 1
-        if job is not None:
-            job.cancel()
+        jobs.cancel()
 
 
-async def stream(exchange: Exchange, tokens: list[Token]) -> web.StreamResponse:
+async def stream(exchange: Exchange, pieces: list[Part]) -> web.StreamResponse:
     """Server-sent events; the head leaves together with the first token."""
-    reply, job = exchange.reply, exchange.job
+    reply = exchange.reply
     headers = {**exchange.headers, "Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(exchange.request)
     try:
         while True:
-            await write(response, b"".join(reply.stream_piece(piece) for piece in exchange.add(tokens)))
-            if reply.finish is not None:
+            await write(response, b"".join(reply.stream_piece(one.choice, one.said, last=one.last) for one in pieces))
+            if reply.done:
                 break
-            tokens = await job.take(GAP_S)
-        exchange.pace.finish()
-        await write(response, reply.stream_end(job, exchange.service.worker))
+            pieces = await exchange.go_on(GAP_S)
+        await write(response, reply.stream_end(exchange.jobs, exchange.service.worker))
     except JobFailedError as error:
         await write(response, error_event(error.problem.fields()))
     except TimeoutError:  # the client reads nothing: there is nobody to tell
@@ -127,15 +159,11 @@ async def stream(exchange: Exchange, tokens: list[Token]) -> web.StreamResponse:
     return response
 
 
-async def whole(exchange: Exchange, tokens: list[Token]) -> web.Response:
+async def whole(exchange: Exchange) -> web.Response:
     """One JSON body."""
-    while True:
-        exchange.add(tokens)
-        if exchange.reply.finish is not None:
-            break
-        tokens = await exchange.job.take(GAP_S)
-    exchange.pace.finish()
-    body = exchange.reply.body(exchange.job, exchange.service.worker)
+    while not exchange.reply.done:
+        await exchange.go_on(GAP_S)
+    body = exchange.reply.body(exchange.jobs, exchange.service.worker)
     return web.Response(body=body, content_type="application/json", headers=exchange.headers)
 
 
@@ -146,80 +174,40 @@ async def write(response: web.StreamResponse, data: bytes) -> None:
             await response.write(data)
 
 
-async def understand(service: Service, body: ChatBody | CompletionBody) -> Wanted:
-    """The body in tokens. Raises ApiError."""
-    loaded = service.loaded
-    if body.model != service.served_name:
-        raise no_model(body.model, service.served_name)
-    wanted, logprobs = body.wanted_tokens, body.logprob_count
-    prompt = await tokenise(service, body)
-    room = loaded.max_context - len(prompt)
-    if room < 1 or (wanted or 1) > room:
-        raise too_long(loaded.max_context, len(prompt), wanted)
-    return Wanted(prompt, make_sampling(body, wanted or room, logprobs))
-
-
-async def tokenise(service: Service, body: ChatBody | CompletionBody) -> list[int]:
-    """The prompt's ids. Raises ApiError."""
-    tokenizer = service.loaded.tokenizer
-    try:
-        if isinstance(body, ChatBody):
-            messages = [message.plain() for message in body.messages]
-            if sum(len(message["content"]) for message in messages) > LONG_TEXT:
-                return await asyncio.to_thread(tokenizer.apply_chat, messages)
-            return tokenizer.apply_chat(messages)
-        prompt = body.the_prompt
-        if isinstance(prompt, list):
-            return prompt
-        if len(prompt) > LONG_TEXT:
-            return await asyncio.to_thread(tokenizer.encode, prompt)
-        return tokenizer.encode(prompt)
-    except EngineError as error:
-        raise refusal(error) from error
-
-
-def make_sampling(body: ChatBody | CompletionBody, max_tokens: int, logprobs: int | None) -> Sampling:
-    """OpenAI's fields → the engine's; OpenAI's defaults are temperature 1 and top_p 1."""
-    return Sampling(
-        max_tokens=max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        seed=None if body.seed is None else body.seed % 2**63,
-        stop_ids=tuple(body.stop_token_ids or ()),
-        ignore_eos=bool(body.ignore_eos),
-        top_logprobs=logprobs or 0,
-    )
-
-
-def make_reply(service: Service, body: ChatBody | CompletionBody, wanted: Wanted, job: Job) -> Reply:
+def make_reply(service: Service, body: ChatBody | CompletionBody, wanted: Wanted) -> Reply:
     """The empty answer."""
     tokenizer = service.loaded.tokenizer
     chat = isinstance(body, ChatBody)
+    choices = [
+        Choice(
+            number=number,
+            chat=chat,
+            tokenizer=tokenizer,
+            text=TextState(tokenizer.decode_stream(), body.stops, body.min_tokens or 0),
+            logprob_count=body.logprob_count,
+            calls=make_reader(body),
+        )
+        for number in range(wanted.choices)
+    ]
     return Reply(
-        id=("chatcmpl-" if chat else "cmpl-") + job.id.replace("#", "-"),
         model=service.served_name,
         chat=chat,
-        tokenizer=tokenizer,
-        text=TextState(tokenizer.decode_stream(), body.stops),
-        prompt_tokens=len(wanted.prompt),
-        logprob_count=body.logprob_count,
+        choices=choices,
+        prompt_tokens=sum(len(prompt) for prompt in wanted.prompts),
         include_usage=body.include_usage,
     )
 
 
-def too_long(context: int, prompt: int, wanted: int | None) -> ApiError:
-    """400 in OpenAI's words."""
-    asked = f"{prompt} tokens in the prompt" + (f" and {wanted} to generate" if wanted else "")
-    return bad_request(f"This model's maximum context length is {context} tokens; the request has {asked}.",
-                       "messages", "context_length_exceeded")  # fmt: skip
-
-
-def refusal(error: EngineError) -> ApiError:
-    """An engine's refusal as a client sees it."""
-    if isinstance(error, QueueFullError):
-        return ApiError(too_busy(str(error)))
-    if isinstance(error, PromptTooLongError):
-        return bad_request(str(error), "messages", "context_length_exceeded")
-    if isinstance(error, InvalidRequestError):
-        return bad_request(str(error))
-    return ApiError(bad_pair(str(error)))
+def make_reader(body: ChatBody | CompletionBody) -> CallReader | None:
+    """Who looks for calls in one choice's output; None: nobody."""
+    if isinstance(body, CompletionBody):
+        return None
+    match body.choice_of_tools:
+        case "none":
+            return None
+        case NamedChoice(function=function):
+            return NamedCall(function.name)
+        case "required":
+            return CallList()
+        case _:
+            return FreeCalls(frozenset(tool.function.name for tool in body.tools or ()))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tandem_worker.engine.request import EngineError, InvalidRequestError, PromptTooLongError, QueueFullError
+
 if TYPE_CHECKING:
     from tandem_worker.transfer.decode_side import Failure
 
@@ -70,6 +72,17 @@ def not_ready(phase: str) -> ApiError:
     """503: no model is loaded (yet)."""
     return ApiError(Problem(503, f"this worker is {phase}", "server_error", code="not_ready",
                             headers={"x-tandem-retry": "pair"}))  # fmt: skip
+
+
+def refusal(error: EngineError) -> Problem:
+    """An engine's refusal as a client sees it."""
+    if isinstance(error, QueueFullError):
+        return too_busy(str(error))
+    if isinstance(error, PromptTooLongError):
+        return Problem(400, str(error), param="messages", code="context_length_exceeded")
+    if isinstance(error, InvalidRequestError):
+        return Problem(400, str(error))
+    return bad_pair(str(error))
 
 
 def problem_of(failure: Failure) -> Problem:

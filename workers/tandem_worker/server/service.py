@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +57,7 @@ class Service:
         self.worker = worker
         self.metrics = metrics
         self.first_token_s = first_token_s
+        self.started = int(time.time())  # Unix seconds, for /v1/models
         self.phase = Phase.LOADING
         self.active = 0  # requests whose response is not finished
         self._loaded: Loaded | None = None
@@ -78,25 +81,39 @@ class Service:
         """Is any request of this worker, or prefill for another one, under way?"""
         return self.active > 0 or (self._loaded is not None and self._loaded.node.pushing)
 
-    async def start(self, prompt: Sequence[int], sampling: Sampling, headers: Mapping[str, str]) -> Job:
-        """Begin a request by the way that its headers say. Raises ApiError, EngineError."""
+    async def start(
+        self, prompt: Sequence[int], sampling: Sampling, headers: Mapping[str, str], news: asyncio.Event
+    ) -> Job:
+        """Begin a request by the way that its headers say; `news` is set when it has some.
+
+        Raises ApiError, EngineError.
+        """
         loaded = self.loaded
         job_id = self._job_id(headers.get(REQUEST_HEADER, ""))
         address = self._prefill_address(headers)
         cached = loaded.engine.match(prompt) * loaded.page_tokens
         # What misses a page or less is computed sooner than asked for.
         if address is None or address == loaded.own_address or len(prompt) - cached <= loaded.page_tokens:
-            return self._start_local(job_id, prompt, sampling, min(cached, len(prompt) - 1))
-        return await self._start_pair(job_id, prompt, sampling, address, headers.get(PREFILL_NAME_HEADER, ""))
+            return self._start_local(job_id, prompt, sampling, min(cached, len(prompt) - 1), news)
+        name = headers.get(PREFILL_NAME_HEADER, "")[:253]
+        return await self._start_pair(job_id, prompt, sampling, address, name, news)
 
-    def _start_local(self, job_id: str, prompt: Sequence[int], sampling: Sampling, cached: int) -> Job:
+    def _start_local(
+        self, job_id: str, prompt: Sequence[int], sampling: Sampling, cached: int, news: asyncio.Event
+    ) -> Job:
         loaded = self.loaded
-        job = Job(job_id, "local", loaded.page_tokens, loaded.engine.cancel, cached_tokens=cached)
+        job = Job(job_id, "local", loaded.page_tokens, loaded.engine.cancel, news, cached_tokens=cached)
         loaded.engine.submit(job_id, prompt, sampling, partial(loaded.post, job.on_token))
         return job
 
     async def _start_pair(
-        self, job_id: str, prompt: Sequence[int], sampling: Sampling, address: tuple[str, int], name: str
+        self,
+        job_id: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        address: tuple[str, int],
+        name: str,
+        news: asyncio.Event,
     ) -> Job:
         loaded = self.loaded
         decode = loaded.node.decode
@@ -104,7 +121,7 @@ class Service:
             raise ApiError(too_busy(f"{loaded.max_queue} requests wait for their prefill already"))
         try:
             link = await loaded.node.peers.get(address)
-            job = Job(job_id, "disaggregated", loaded.page_tokens, decode.cancel, name[:253] or link.peer.worker)
+            job = Job(job_id, "disaggregated", loaded.page_tokens, decode.cancel, news, name or link.peer.worker)
             decode.ask(link, job_id, prompt, sampling, job)
         except (PeerError, ConnectionError) as error:
             raise ApiError(bad_pair(str(error))) from error

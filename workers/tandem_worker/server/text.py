@@ -29,11 +29,13 @@ class Piece:
 
 
 class TextState:
-    """One request's text. After a piece with `finish` nothing may be pushed."""
+    """One choice's text. After a piece with `finish` nothing may be pushed."""
 
-    def __init__(self, decoder: Decoder, stops: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: Decoder, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        """In the text of the first `min_tokens` tokens no stop string is looked for."""
         self._decoder = decoder
         self._stops = tuple(stops)
+        self._to_come = min_tokens
         self._held = ""  # could be the beginning of a stop string
 
     def push(self, token: Token) -> Piece:
@@ -42,6 +44,9 @@ class TextState:
         text = self._held + ("" if token.finish == "stop" else self._decoder.push(token.id))
         if token.finish is not None:
             text += self._decoder.flush()
+        if self._to_come > 0:
+            self._to_come -= 1
+            return Piece(text, token.finish)
         if (end := self._first_stop(text)) is not None:
             return Piece(text[:end], "stop")
         if token.finish is not None:

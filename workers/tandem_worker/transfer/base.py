@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Message
+    from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Lend, Message
 
 
 class Fence(StrEnum):
@@ -27,21 +27,34 @@ class Channel(Protocol):
         """Who is at the other end."""
 
     @property
+    def fence(self) -> Fence:
+        """What, besides the peer's own word, proves that no write of it can land any more."""
+
+    @property
     def alive(self) -> bool:
         """May messages still be sent? False for good once the connection ends."""
 
     @property
     def backlog(self) -> int:
-        """Bytes that wait to be sent."""
+        """Bytes of pages that the peer has not taken."""
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """A small message, ahead of all waiting pages."""
 
-    def push(self, generation: Generation, message: Message, body: bytes | memoryview = b"") -> None:
-        """Pages, and what must follow them: sent in order, after every small message."""
+    def push(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
+        """A frame of pages: behind every small message, in turn with the frames of other transfers."""
+
+    def finish(self, generation: Generation, message: Message) -> None:
+        """A transfer's last word, behind its pages; `Owner.on_sent` follows once the peer has taken them all."""
 
     def drop(self, generation: Generation) -> None:
         """Forget this generation's waiting pages; what has been handed to the kernel still arrives."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once and for good; its owner hears of it, perhaps later."""
+
+    def revoke(self) -> bool:
+        """End the memory key that the peer writes with. True: there was one, and no write can land any more."""
 
 
 class Owner(Protocol):
@@ -49,6 +62,9 @@ class Owner(Protocol):
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
         """One frame; `body` is valid during the call only. Raises WireError to end the connection."""
+
+    def on_sent(self, channel: Channel, generation: Generation) -> None:
+        """A transfer's last word has left, and the peer has taken all of its pages."""
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """The connection is gone; nothing of it can arrive any more."""
@@ -72,6 +88,18 @@ class Meter:
     def transferred(self, seconds: float) -> None:
         """From the first token to the commit: what of a transfer the computing did not hide."""
 
+    def saved(self, byte_count: int) -> None:
+        """Pages of a granted ticket that the decode worker has already: they do not travel."""
+
+    def bandwidth(self, bytes_per_second: float) -> None:
+        """What a link to a decode worker carries, as measured."""
+
+    def linked(self, backend: str, change: int) -> None:
+        """One connection more (1) or less (-1) whose pages travel like this: the way in use, not the one asked for."""
+
+    def cut_off(self) -> None:
+        """A writer that did not say that it had stopped lost its connection for good."""
+
 
 class Receiver(Protocol):
     """The part of the engine that takes pages in."""
@@ -81,10 +109,8 @@ class Receiver(Protocol):
 
 
 class Transfer(Protocol):
-    """How pages get from one worker's memory into another's. tcp.py holds one; others fit beside it."""
+    """How pages become frames and frames pages; how a frame's bytes travel is the backend's."""
 
-    name: str
-    fence: Fence
     page_bytes: int
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Tensor) -> int:
@@ -95,3 +121,49 @@ class Transfer(Protocol):
 
     def receive(self, engine: Receiver, request: str, chunk: Chunk, body: memoryview) -> None:
         """Take one chunk's body into the request's reserved pages."""
+
+
+class LaneError(Exception):
+    """Pages cannot travel this way between these two workers; the text says why. They travel over tcp instead."""
+
+
+class Lane(Protocol):
+    """One end of how the pages of one connection travel beside it: the writer's (room, put, free) or the reader's."""
+
+    name: str
+    fence: Fence
+    ordered: bool  # is a frame there when the message that names it is?
+
+    def room(self) -> bool:
+        """Is there a place for one more frame?"""
+
+    def put(self, body: memoryview) -> int:
+        """Bring a frame to where the reader finds it; its place. Only with `room`."""
+
+    def free(self, at: int, size: int) -> None:
+        """The reader has taken what lies there. Raises WireError where nothing like it does."""
+
+    def get(self, at: int, size: int) -> memoryview:
+        """A frame that came. Raises WireError for a place outside of what was lent."""
+
+    def revoke(self) -> bool:
+        """End the key that the writer writes with. True: there was one, and no write can land any more."""
+
+    def close(self) -> None:
+        """The connection is gone. Twice is harmless."""
+
+
+class Backend(Protocol):
+    """One way for pages to travel, for all connections of a worker. One file each: tcp.py, shm.py."""
+
+    name: str
+    fence: Fence
+
+    def lend(self) -> tuple[Lane, Lend] | None:
+        """Prefill worker, new connection: its end of a lane, and what the peer needs for the other; None: no lane."""
+
+    async def borrow(self, lend: Lend) -> Lane:
+        """Decode worker: the other end. Raises LaneError."""
+
+    def close(self) -> None:
+        """The worker stops."""

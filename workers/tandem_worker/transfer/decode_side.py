@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from tandem_worker.engine.request import EngineError, Reservation, Sampling, Token
 from tandem_worker.transfer.prefill_side import from_sampling
-from tandem_worker.transfer.ticket import Act, Event, State, Ticket, is_due, step
+from tandem_worker.transfer.table import Refusals
+from tandem_worker.transfer.ticket import (
+    HEARD,
+    LEASE_S,
+    RETRY_MS,
+    Act,
+    Event,
+    State,
+    Ticket,
+    due,
+    may,
+    meaning,
+    step,
+)
 from tandem_worker.transfer.wire import (
     AnyMessage,
     AskTicket,
@@ -32,8 +46,7 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Channel, Meter, Transfer
     from tandem_worker.transfer.prefill_side import Post
 
-LEASE_S: Final = 30.0  # between two signs of progress of one transfer
-RETRY_MS: Final = 250
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,9 @@ class DecodeSide:
         meter: Meter,
         prefill_timeout_s: float,
         lease_s: float = LEASE_S,
+        quarantine_pages: int | None = None,
     ) -> None:
+        """`quarantine_pages`: with more in quarantine, writers are cut off before their time; None: time alone."""
         self._engine = engine
         self._transfer = transfer
         self._incarnation = incarnation
@@ -96,10 +111,12 @@ class DecodeSide:
         self._meter = meter
         self._timeout_s = prefill_timeout_s
         self._lease_s = lease_s
+        self._quarantine_pages = quarantine_pages
         self._counter = 0
         self._by_request: dict[str, Pull] = {}
         self._by_generation: dict[Generation, Pull] = {}
         self.stale = 0  # messages of tickets that are no more
+        self.refusals = Refusals()
 
     # --- from the server ----------------------------------------------------------------------------------------
 
@@ -120,7 +137,7 @@ class DecodeSide:
             generation=Generation(self._incarnation, self._counter),
             ends_at=self._clock() + self._timeout_s,
             lease_s=self._lease_s,
-            fence=self._transfer.fence,
+            fence=channel.fence,
         )
         pull = Pull(ticket, channel, prompt, sampling, listener)
         self._by_request[request] = self._by_generation[ticket.generation] = pull
@@ -143,19 +160,34 @@ class DecodeSide:
     def sweep(self) -> None:
         """What time alone brings about; called every few dozen milliseconds."""
         now = self._clock()
-        for pull in [pull for pull in self._by_request.values() if is_due(pull.ticket, now)]:
-            asked = pull.ticket.state is State.ASKED
-            late = (
-                f"no ticket was asked for within {self._timeout_s:.0f} s"
-                if asked
-                else (f"the lease ran out: no progress for {self._lease_s:.0f} s")
-            )
-            self._apply(pull, Event.BROKEN, Failure(late, "timeout"))
+        for pull in list(self._by_request.values()):
+            if (event := due(pull.ticket, now)) is not None:
+                self._apply(pull, event, self._too_late(pull))
+        self._bound_quarantine()
+
+    def _too_late(self, pull: Pull) -> Failure:
+        if pull.ticket.state is State.ASKED:
+            return Failure(f"no ticket was asked for within {self._timeout_s:.0f} s", "timeout")
+        return Failure(f"the lease ran out: no progress for {self._lease_s:.0f} s", "timeout")
+
+    def _bound_quarantine(self) -> None:
+        """Too many pages are nobody's: the writers that have been silent longest are cut off before their time."""
+        if self._quarantine_pages is None:
+            return
+        waiting = [pull for pull in self._by_request.values() if pull.ticket.state is State.QUARANTINED]
+        pages = sum(pull.ticket.own_pages for pull in waiting)
+        for pull in sorted(waiting, key=lambda pull: pull.ticket.ends_at):
+            if pages <= self._quarantine_pages:
+                return
+            pages -= pull.ticket.own_pages
+            self._apply(pull, Event.OVERDUE)
 
     # --- from the prefill worker --------------------------------------------------------------------------------
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
         """One frame of a prefill worker. Raises WireError where it makes no sense at all."""
+        if type(message) not in HEARD:
+            raise WireError(f"a prefill worker must not send {type(message).__name__}")
         match message:
             case AskTicket():
                 self._asked(channel, message)
@@ -163,17 +195,25 @@ class DecodeSide:
                 self._first(channel, message)
             case Chunk():
                 self._chunk(channel, message, body)
+            case Commit() | Quiet() | Failed():
+                self._ended(channel, message)
+
+    def _ended(self, channel: Channel, message: Commit | Quiet | Failed) -> None:
+        match message:
             case Commit():
-                if (pull := self._of_generation(channel, message.generation)) is not None:
-                    self._apply(pull, Event.COMMIT, Failure("the commit came before all of its pages"))
+                pull = self._of_generation(channel, message.generation)
+                failure = Failure("the commit came before all of its pages")
             case Quiet():
-                if (pull := self._of_request(channel, message.request)) is not None:
-                    self._apply(pull, Event.QUIET, Failure("the prefill worker dropped the request"))
+                pull = self._of_request(channel, message.request)
+                failure = Failure("the prefill worker dropped the request")
             case Failed():
-                if (pull := self._of_request(channel, message.request)) is not None:
-                    self._apply(pull, Event.FAILED, Failure(message.reason, message.code))
-            case _:
-                raise WireError(f"a prefill worker must not send {type(message).__name__}")
+                pull = self._of_request(channel, message.request)
+                failure = Failure(message.reason, message.code)
+        if pull is not None:
+            self._apply(pull, HEARD[type(message)], failure)
+
+    def on_sent(self, channel: Channel, generation: Generation) -> None:
+        """A decode worker sends no pages."""
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nothing that this connection carried can arrive any more."""
@@ -184,7 +224,7 @@ class DecodeSide:
         pull = self._of_request(channel, message.request)
         if pull is None:
             channel.send(NoTicket(request=message.request, reason="no such request here"))
-        elif pull.ticket.state is State.ASKED:
+        elif self._allows(pull, Event.GRANT):
             self._promise(pull, message.pages)
 
     def _promise(self, pull: Pull, pages: int) -> None:
@@ -205,6 +245,7 @@ class DecodeSide:
     def _grant(self, pull: Pull, got: Reservation) -> None:
         pull.ticket = pull.ticket.with_pages(got.have_pages, got.pages)
         self._apply(pull, Event.GRANT)
+        self._meter.saved(got.have_pages * self._transfer.page_bytes)
         if pull.listener is not None:
             pull.listener.on_granted(got.have_pages)
         pull.channel.send(
@@ -218,7 +259,7 @@ class DecodeSide:
 
     def _first(self, channel: Channel, message: First) -> None:
         pull = self._of_generation(channel, message.generation)
-        if pull is None or pull.ticket.state is not State.OPEN:
+        if pull is None or not self._allows(pull, Event.FIRST_TOKEN):
             return
         pull.first = Token(message.token, message.logprob, message.top, message.finish)
         pull.first_at = self._clock()
@@ -229,7 +270,7 @@ class DecodeSide:
 
     def _chunk(self, channel: Channel, message: Chunk, body: memoryview) -> None:
         pull = self._of_generation(channel, message.generation)
-        if pull is None or pull.ticket.state not in {State.OPEN, State.FIRST}:
+        if pull is None or not self._allows(pull, Event.CHUNK):
             return
         if not pull.ticket.fits(message.first_page, message.pages):
             raise WireError(f"pages {message.first_page}+{message.pages} lie outside of the ticket")
@@ -263,7 +304,18 @@ class DecodeSide:
     def _have_pages(self, prompt: Sequence[int]) -> int:
         return self._engine.match(prompt)
 
+    def _allows(self, pull: Pull, event: Event) -> bool:
+        """Does the table know it? If not it is refused: counted, and nothing else."""
+        if pull.ticket.fence is not pull.channel.fence:  # pages travel another way since the request began
+            pull.ticket = replace(pull.ticket, fence=pull.channel.fence)
+        if may(pull.ticket, event):
+            return True
+        self.refusals.add(pull.ticket.state, meaning(pull.ticket, event))
+        return False
+
     def _apply(self, pull: Pull, event: Event, failure: Failure | None = None) -> None:
+        if not self._allows(pull, event):
+            return
         pull.ticket, acts = step(pull.ticket, event, self._clock())
         if pull.ticket.over:
             del self._by_request[pull.ticket.request]
@@ -275,24 +327,36 @@ class DecodeSide:
         request = pull.ticket.request
         match act:
             case Act.EMIT:
-                if pull.listener is not None and pull.first is not None:
-                    pull.listener.on_token(pull.first)
+                self._emit(pull)
             case Act.COMMIT:
                 self._commit(pull)
-            case Act.RELEASE:
-                self._engine.release(request)
-            case Act.QUARANTINE:
-                self._engine.quarantine(request)
-            case Act.UNQUARANTINE:
-                self._engine.unquarantine(request)
+            case Act.RELEASE | Act.QUARANTINE | Act.UNQUARANTINE:
+                self._give_back(request, act)
             case Act.TELL_WRITER:
                 pull.channel.send(Cancel(request=request))
             case Act.TELL_CLIENT:
                 self._tell(pull, failure or Failure("the transfer failed"))
+            case Act.REVOKE:
+                self._revoke(pull)
+            case Act.CUT_OFF:
+                self._cut_off(pull)
             case Act.RENEW | Act.WRITE:
                 pass  # done by the ticket, and by the caller, who has the pages
             case _:
                 assert_never(act)
+
+    def _give_back(self, request: str, act: Act) -> None:
+        if act is Act.RELEASE:
+            self._engine.release(request)
+        elif act is Act.QUARANTINE:
+            self._engine.quarantine(request)
+        else:
+            self._engine.unquarantine(request)
+
+    @staticmethod
+    def _emit(pull: Pull) -> None:
+        if pull.listener is not None and pull.first is not None:
+            pull.listener.on_token(pull.first)
 
     def _commit(self, pull: Pull) -> None:
         self._meter.transferred(self._clock() - pull.first_at)
@@ -304,6 +368,21 @@ class DecodeSide:
             self._engine.commit(pull.ticket.request, first, partial(self._post, listener.on_token))
         except EngineError as error:
             self._tell(pull, Failure(str(error)))
+
+    def _revoke(self, pull: Pull) -> None:
+        """Where the backend has a memory key, its end is the proof."""
+        if pull.channel.revoke():
+            self._apply(pull, Event.REVOKED)
+
+    def _cut_off(self, pull: Pull) -> None:
+        self._meter.cut_off()
+        LOG.warning(
+            "%d pages of %s wait for the prefill worker's word: its connection is closed for good",
+            pull.ticket.own_pages,
+            pull.ticket.request,
+        )
+        pull.channel.abort("the prefill worker did not say that it had stopped writing")
+        self._revoke(pull)
 
     @staticmethod
     def _tell(pull: Pull, failure: Failure) -> None:

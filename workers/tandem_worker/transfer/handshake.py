@@ -15,7 +15,11 @@ from typing import Final
 from tandem_worker.transfer.wire import NONCE_BYTES, PROTOCOL_VERSION, AnyMessage, Auth, Hello, Message, Refuse, encode
 
 KEY_BYTES_AT_LEAST: Final = 16
-MUST_EQUAL: Final = ("version", "model", "config_hash", "dtype", "page_tokens", "layers", "kv_heads", "head_dim")
+MUST_EQUAL: Final = (
+    "version", "model", "revision", "config_hash", "dtype", "layout", "page_tokens", "layers", "kv_heads", "head_dim",
+    "tensor", "backend",
+)  # fmt: skip
+LAYOUT: Final = "pages,layers,kv,tokens,heads,dim"  # the order of a page's axes on the wire
 
 
 class Side(StrEnum):
@@ -38,6 +42,10 @@ class Identity:
     head_dim: int
     worker: str
     incarnation: int
+    revision: str = ""  # of the model's files; empty: nobody pinned it
+    layout: str = LAYOUT
+    tensor: int = 1  # ranks that share the heads
+    backend: str = "tcp"  # asked for; which one is in use the two sides agree on afterwards
 
     def hello(self) -> Hello:
         """A hello with a fresh nonce."""
@@ -50,6 +58,10 @@ class Identity:
             layers=self.layers,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
+            revision=self.revision,
+            layout=self.layout,
+            tensor=self.tensor,
+            backend=self.backend,
             worker=self.worker,
             incarnation=self.incarnation,
             nonce=secrets.token_bytes(NONCE_BYTES),

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
+
+from tandem_worker.transfer.base import Fence, LaneError
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.outbox import Item, Outbox
+from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.wire import (
+    BESIDE,
     MAX_HEADER,
     AnyMessage,
+    Borrowed,
     Chunk,
     FrameReader,
     Generation,
     Hello,
+    Lend,
     Message,
     Ping,
     Prefill,
+    Taken,
     WireError,
     encode,
     frame_head,
 )
 
 if TYPE_CHECKING:
-    from tandem_worker.transfer.base import Owner
+    from tandem_worker.transfer.base import Backend, Lane, Meter, Owner
+
+LOG = logging.getLogger(__name__)
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
@@ -42,6 +54,8 @@ class Terms:
     identity: Identity
     key: bytes
     page_bytes: int
+    backend: Backend
+    meter: Meter
 
 
 class Link(asyncio.BufferedProtocol):
@@ -58,8 +72,13 @@ class Link(asyncio.BufferedProtocol):
         self._peer: Hello | None = None
         self._reason = ""
         self._urgent: deque[tuple[bytes, bytes | memoryview]] = deque()
-        self._bulk: deque[tuple[Generation, bytes, bytes | memoryview]] = deque()
-        self._backlog = 0
+        self._outbox = Outbox()
+        self._rate = Rate()
+        self._side = side
+        self._lane: Lane | None = None  # None: pages are bytes of this connection
+        self._lent: Lane | None = None  # offered; the peer has not answered
+        self._borrowing: asyncio.Task[None] | None = None
+        self._linked = ""  # the backend that this connection is counted under
         self._paused = False
         self._silent = 0
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
@@ -76,8 +95,18 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes that wait to be sent, here and in the transport."""
-        return self._backlog + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        """Bytes of pages that the peer has not taken."""
+        return self._outbox.waiting + self._outbox.flying
+
+    @property
+    def backend(self) -> str:
+        """How pages travel now, whatever was asked for."""
+        return "tcp" if self._lane is None else self._lane.name
+
+    @property
+    def fence(self) -> Fence:
+        """What proves that no write of the peer can land any more."""
+        return Fence.CONNECTION if self._lane is None else self._lane.fence
 
     @property
     def alive(self) -> bool:
@@ -89,16 +118,19 @@ class Link(asyncio.BufferedProtocol):
         self._urgent.append((frame_head(encode(message), len(body)), body))
         self._pump()
 
-    def push(self, generation: Generation, message: Message, body: bytes | memoryview = b"") -> None:
-        """Pages, and what must follow them, in order."""
-        self._bulk.append((generation, frame_head(encode(message), len(body)), body))
-        self._backlog += len(body)
+    def push(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
+        """A frame of pages, behind every small message."""
+        self._outbox.add(generation, chunk, body)
+        self._pump()
+
+    def finish(self, generation: Generation, message: Message) -> None:
+        """A transfer's last word, behind its pages."""
+        self._outbox.finish(generation, message)
         self._pump()
 
     def drop(self, generation: Generation) -> None:
         """Forget this generation's waiting pages."""
-        self._bulk = deque(item for item in self._bulk if item[0] != generation)
-        self._backlog = sum(len(item[2]) for item in self._bulk)
+        self._outbox.drop(generation)
 
     def close(self, reason: str) -> None:
         """End the connection after what was written; the owner hears `reason`."""
@@ -111,6 +143,10 @@ class Link(asyncio.BufferedProtocol):
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()
+
+    def revoke(self) -> bool:
+        """Pages that come as bytes of this connection have no key: its end is the fence."""
+        return self._lane is not None and self._lane.revoke()
 
     # --- asyncio's side -----------------------------------------------------------------------------------------
 
@@ -141,8 +177,8 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._urgent.clear()
-        self._bulk.clear()
-        self._backlog = 0
+        self._outbox.clear()
+        self._end_lanes()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))
         if self._peer is not None:
@@ -163,10 +199,24 @@ class Link(asyncio.BufferedProtocol):
             return
         while not self._paused and self._urgent:
             self._write(transport, *self._urgent.popleft())
-        while not self._paused and self._bulk:
-            _, head, body = self._bulk.popleft()
-            self._backlog -= len(body)
-            self._write(transport, head, body)
+        while not self._paused and self._has_place() and (item := self._outbox.next()) is not None:
+            self._leave(transport, item)
+        self._tell_settled()
+
+    def _has_place(self) -> bool:
+        return self._lane is None or self._lane.room()
+
+    def _leave(self, transport: asyncio.Transport, item: Item) -> None:
+        message, body = item.message, item.body
+        if body is not None:
+            self._rate.sent(self._loop.time())
+            if self._lane is not None:
+                message, body = msgspec.structs.replace(message, at=self._lane.put(body)), None
+        self._write(transport, frame_head(encode(message), len(body or b"")), body or b"")
+
+    def _tell_settled(self) -> None:
+        for generation in self._outbox.settled():
+            self._owner.on_sent(self, generation)
 
     @staticmethod
     def _write(transport: asyncio.Transport, head: bytes, body: bytes | memoryview) -> None:
@@ -182,7 +232,7 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
-            fits = body_bytes == message.pages * self._terms.page_bytes
+            fits = body_bytes == (message.pages * self._terms.page_bytes if message.at == BESIDE else 0)
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         else:
@@ -193,8 +243,36 @@ class Link(asyncio.BufferedProtocol):
     def _on_frame(self, message: AnyMessage, header: bytes, body: memoryview) -> None:
         if self._handshake is not None:
             self._shake(self._handshake, message, header)
+        elif isinstance(message, Chunk):
+            self._hear_chunk(message, body)
+        elif isinstance(message, Taken):
+            self._hear_taken(message)
+        elif isinstance(message, Lend | Borrowed):
+            self._hear_of_lane(message)
         elif not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
+
+    def _hear_chunk(self, message: Chunk, body: memoryview) -> None:
+        if message.at == BESIDE:
+            if not self._linked:
+                self._count_as("tcp")
+        else:
+            if self._lane is None:
+                raise WireError("pages beside a connection that has no such place")
+            body = self._lane.get(message.at, message.pages * self._terms.page_bytes)
+        self._owner.on_message(self, message, body)
+        self.send(Taken(generation=message.generation, size=len(body), at=message.at))
+
+    def _hear_taken(self, message: Taken) -> None:
+        if not self._outbox.taken(message.generation, message.size):
+            raise WireError(f"{message.size} B were taken of a transfer that has not so many under way")
+        if message.at != BESIDE:
+            if self._lane is None:
+                raise WireError("pages were taken from a place that was never lent")
+            self._lane.free(message.at, message.size)
+        if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
+            self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
+        self._pump()
 
     def _shake(self, handshake: Handshake, message: AnyMessage, header: bytes) -> None:
         step = handshake.receive(message, header)
@@ -213,8 +291,75 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+        self._offer_lane()
         if not self.ready.done():
             self.ready.set_result(peer)
+
+    # --- how pages travel ---------------------------------------------------------------------------------------
+
+    def _offer_lane(self) -> None:
+        """The writer offers its backend's lane once; until it is accepted, pages go over this connection."""
+        if self._side is Side.OPENER:
+            return
+        lent = self._terms.backend.lend()
+        if lent is None:
+            self._count_as("tcp")
+        else:
+            self._lent, lend = lent
+            self.send(lend)
+
+    def _hear_of_lane(self, message: Lend | Borrowed) -> None:
+        if isinstance(message, Lend):
+            if self._side is Side.ANSWERER or self._borrowing is not None:
+                raise WireError("only a prefill worker lends, and once")
+            self._borrowing = self._loop.create_task(self._borrow(message))
+        elif self._lent is None:
+            raise WireError("nothing was lent")
+        elif message.backend == self._lent.name:
+            self._use(self._lent)
+            self._lent = None
+        else:
+            LOG.warning("pages for %s travel over tcp: %s", self.peer.worker, message.reason)
+            self._lent.close()
+            self._lent = None
+            self._count_as("tcp")
+
+    async def _borrow(self, lend: Lend) -> None:
+        try:
+            lane = await self._terms.backend.borrow(lend)
+        except LaneError as error:
+            LOG.warning("pages from %s travel over tcp: %s", self.peer.worker, error)
+            self._count_as("tcp")
+            self.send(Borrowed(backend="tcp", reason=str(error)[:512]))
+            return
+        if not self.alive:
+            lane.close()
+            return
+        self._use(lane)
+        self.send(Borrowed(backend=lane.name))
+
+    def _use(self, lane: Lane) -> None:
+        self._lane = lane
+        self._outbox.ordered = lane.ordered
+        self._count_as(lane.name)
+        LOG.info("pages between this worker and %s travel by %s", self.peer.worker, lane.name)
+
+    def _count_as(self, backend: str) -> None:
+        if self._linked:
+            self._terms.meter.linked(self._linked, -1)
+        self._linked = backend
+        if backend:
+            self._terms.meter.linked(backend, 1)
+
+    def _end_lanes(self) -> None:
+        self._count_as("")
+        if self._borrowing is not None:
+            self._borrowing.cancel()
+        for lane in (self._lane, self._lent):
+            if lane is not None:
+                lane.close()
+
+    # --- signs of life ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         # Counted in pings, not in seconds: a loop that was late itself must not take its peer for dead.

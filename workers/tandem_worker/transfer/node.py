@@ -11,10 +11,11 @@ from tandem_worker.transfer.decode_side import DecodeSide
 from tandem_worker.transfer.link import Terms
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Engine
-    from tandem_worker.transfer.base import Meter, Transfer
+    from tandem_worker.transfer.base import Backend, Meter, Transfer
     from tandem_worker.transfer.handshake import Identity
     from tandem_worker.transfer.prefill_side import Post
 
@@ -28,6 +29,7 @@ class Node:
         self,
         engine: Engine,
         transfer: Transfer,
+        backend: Backend,
         identity: Identity,
         key: bytes,
         *,
@@ -36,7 +38,8 @@ class Node:
         prefill_timeout_s: float,
         local_host: str | None = None,
     ) -> None:
-        terms = Terms(identity, key, transfer.page_bytes)
+        terms = Terms(identity, key, transfer.page_bytes, backend, meter)
+        self._backend = backend
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,
@@ -46,6 +49,7 @@ class Node:
             clock=clock,
             meter=meter,
             prefill_timeout_s=prefill_timeout_s,
+            quarantine_pages=int(engine.pages * QUARANTINE_SHARE),
         )
         self.prefill = PrefillSide(engine, transfer, identity.page_tokens, post=post, clock=clock, meter=meter)
         self.peers = Peers(terms, self.decode, local_host)
@@ -71,6 +75,7 @@ class Node:
                 await self._sweeper
         await self.peers.close()
         await self._listening.close()
+        self._backend.close()
 
     async def _sweep(self) -> None:
         while True:

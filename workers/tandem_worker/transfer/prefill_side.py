@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+import msgspec
+
 from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueFullError, Sampling
-from tandem_worker.transfer.push import Act, Event, State, step
+from tandem_worker.transfer.push import (
+    ANSWER_S,
+    ASK_TRIES,
+    BACKLOG_BYTES,
+    HEARD,
+    IN_FLIGHT,
+    IN_FLIGHT_AT_MOST,
+    TABLE,
+    Act,
+    Event,
+    State,
+    step,
+)
+from tandem_worker.transfer.table import Refusals
 from tandem_worker.transfer.wire import (
     AnyMessage,
     AskTicket,
@@ -17,6 +32,7 @@ from tandem_worker.transfer.wire import (
     Failed,
     First,
     Generation,
+    Message,
     NoTicket,
     Prefill,
     Quiet,
@@ -33,9 +49,6 @@ if TYPE_CHECKING:
 
 Post = Callable[..., None]  # post(function, *arguments): call it on the event loop, from any thread
 
-ASK_TRIES: Final = 120  # `noticket` answers before a request is given up: half a minute at the usual 250 ms
-ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
-BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for this peer, no further request of it is started
 NOBODY: Final = Generation(0, 0)  # counters begin at 1
 
 
@@ -77,6 +90,8 @@ class PrefillSide:
         self._counter = 0
         self._pushes: dict[str, Push] = {}
         self._by_request: dict[tuple[int, str], Push] = {}
+        self._by_generation: dict[tuple[int, Generation], Push] = {}
+        self.refusals = Refusals()
 
     @property
     def active(self) -> int:
@@ -87,6 +102,8 @@ class PrefillSide:
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
         """One frame of a decode worker. Raises WireError where it makes no sense at all."""
+        if type(message) is not Prefill and type(message) not in HEARD:
+            raise WireError(f"a decode worker must not send {type(message).__name__}")
         match message:
             case Prefill():
                 self._begin(channel, message, body)
@@ -96,8 +113,6 @@ class PrefillSide:
                 self._denied(channel, message)
             case Cancel():
                 self._cancelled(channel, message)
-            case _:
-                raise WireError(f"a decode worker must not send {type(message).__name__}")
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nobody is there any more: the work of this connection stops."""
@@ -132,17 +147,20 @@ class PrefillSide:
 
     def _granted(self, channel: Channel, message: TicketGranted) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None or push.state is not State.ASKING:
+        if push is None or not self._allows(push, Event.TICKET):
             return  # given up meanwhile: the decode worker has our `failed` or `quiet`
         if message.first_page > push.pages:
             raise WireError(f"a ticket from page {message.first_page} for a prompt of {push.pages} pages")
+        if message.generation == NOBODY or (id(channel), message.generation) in self._by_generation:
+            raise WireError(f"generation {message.generation} was given twice")
         push.generation = message.generation
+        self._by_generation[id(channel), message.generation] = push
         push.admitted_at = self._clock()
         self._apply(push, Event.TICKET, first_page=message.first_page)
 
     def _denied(self, channel: Channel, message: NoTicket) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None:
+        if push is None or not self._allows(push, Event.NO_TICKET):
             return
         if message.reason:
             self._apply(push, Event.GIVE_UP, message.reason)
@@ -154,11 +172,15 @@ class PrefillSide:
 
     def _cancelled(self, channel: Channel, message: Cancel) -> None:
         push = self._by_request.get((id(channel), message.request))
-        if push is None:
-            # It ended here; its last pages may still wait in the queue, so the answer goes behind them.
-            channel.push(NOBODY, Quiet(request=message.request))
+        if push is None:  # it ended here, and it ends only once every page of it is taken
+            channel.send(Quiet(request=message.request))
         else:
             self._apply(push, Event.CANCEL)
+
+    def on_sent(self, channel: Channel, generation: Generation) -> None:
+        """A transfer's last word has left, and the decode worker has taken all of its pages."""
+        if (push := self._by_generation.get((id(channel), generation))) is not None:
+            self._apply(push, Event.SENT)
 
     # --- from the engine (posted) -------------------------------------------------------------------------------
 
@@ -207,16 +229,31 @@ class PrefillSide:
         self._post(function, *arguments)
 
     def _ask_if_due(self, push: Push) -> None:
-        if push.state is State.READY and self._clock() >= push.due_at and push.channel.backlog <= BACKLOG_BYTES:
+        if push.state is State.READY and self._clock() >= push.due_at and self._has_room(push.channel):
             push.tries += 1
             push.due_at = self._clock() + ANSWER_S
             self._apply(push, Event.ASK)
 
+    def _has_room(self, channel: Channel) -> bool:
+        """May one more transfer to this decode worker begin? A slow one holds up its own alone."""
+        under_way = sum(one.channel is channel and one.state in IN_FLIGHT for one in self._pushes.values())
+        return under_way < IN_FLIGHT_AT_MOST and channel.backlog <= BACKLOG_BYTES
+
+    def _allows(self, push: Push, event: Event) -> bool:
+        """Does the table know it? If not it is refused: counted, and nothing else."""
+        if TABLE.find(push.state, event) is not None:
+            return True
+        self.refusals.add(push.state, event)
+        return False
+
     def _apply(self, push: Push, event: Event, reason: str = "", first_page: int = 0) -> tuple[Act, ...]:
+        if not self._allows(push, event):
+            return ()
         push.state, acts = step(push.state, event)
         if push.state is State.ENDED:
             del self._pushes[push.key]
             del self._by_request[id(push.channel), push.request]
+            self._by_generation.pop((id(push.channel), push.generation), None)
         for act in acts:
             self._carry_out(push, act, reason, first_page)
         return acts
@@ -224,25 +261,35 @@ class PrefillSide:
     def _carry_out(self, push: Push, act: Act, reason: str, first_page: int) -> None:
         channel = push.channel
         match act:
+            case Act.DEFER:
+                self._engine.defer_prefill(push.key, deferred=True)
             case Act.ASK:
+                self._engine.defer_prefill(push.key, deferred=False)
                 channel.send(AskTicket(request=push.request, pages=push.pages))
             case Act.ADMIT:
                 self._engine.admit_prefill(push.key, first_page)
             case Act.STOP:
                 self._engine.cancel(push.key)
             case Act.DROP:
-                if push.generation != NOBODY:  # before its ticket it has no pages; NOBODY's words are `quiet`s
-                    channel.drop(push.generation)
+                channel.drop(push.generation)
             case Act.SAY_COMMIT:
-                channel.push(push.generation, Commit(generation=push.generation, pages=push.pages))
+                self._say_last(push, Commit(generation=push.generation, pages=push.pages))
             case Act.SAY_QUIET:
-                channel.send(Quiet(request=push.request))
+                self._say_last(push, Quiet(request=push.request))
             case Act.SAY_FAILED:
-                channel.send(Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
+                self._say_last(push, Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
             case Act.PUSH | Act.SAY_FIRST:
                 pass  # the caller has what is to be sent
             case _:
                 assert_never(act)
+
+    @staticmethod
+    def _say_last(push: Push, message: Message) -> None:
+        """Behind all pages, where there are any."""
+        if push.generation == NOBODY:
+            push.channel.send(message)
+        else:
+            push.channel.finish(push.generation, message)
 
 
 class Sink:
@@ -275,28 +322,12 @@ class Sink:
 
 def to_sampling(fields: SamplingFields) -> Sampling:
     """The wire's sampling → the engine's."""
-    return Sampling(
-        max_tokens=fields.max_tokens,
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        seed=fields.seed,
-        stop_ids=fields.stop_ids,
-        ignore_eos=fields.ignore_eos,
-        top_logprobs=fields.top_logprobs,
-    )
+    return Sampling(**msgspec.structs.asdict(fields))
 
 
 def from_sampling(sampling: Sampling) -> SamplingFields:
     """The engine's sampling → the wire's."""
-    return SamplingFields(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        stop_ids=sampling.stop_ids,
-        ignore_eos=sampling.ignore_eos,
-        top_logprobs=sampling.top_logprobs,
-    )
+    return SamplingFields(**asdict(sampling))
 
 
 def code_of(error: EngineError) -> str:

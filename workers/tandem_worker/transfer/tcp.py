@@ -1,47 +1,29 @@
-"""Pages over the control connection: raw bytes, cut into frames that a first token never waits long behind."""
+"""Pages as bytes of the control connection itself: always possible, and what every other backend falls back to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import torch
-
-from tandem_worker.transfer.base import Fence
-from tandem_worker.transfer.wire import Chunk
+from tandem_worker.transfer.base import Fence, LaneError
 
 if TYPE_CHECKING:
-    from tandem_worker.transfer.base import Channel, Receiver
-    from tandem_worker.transfer.handshake import Identity
-    from tandem_worker.transfer.wire import Generation
-
-FRAME_BYTES: Final = 1 << 20
-DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+    from tandem_worker.transfer.base import Lane
+    from tandem_worker.transfer.wire import Lend
 
 
-class TcpTransfer:
+class Tcp:
     """The receiver itself copies, so nothing lands after its connection's end: fence CONNECTION."""
 
     name = "tcp"
     fence = Fence.CONNECTION
 
-    def __init__(self, identity: Identity) -> None:
-        self._dtype = DTYPES[identity.dtype]
-        self._shape = (identity.layers, 2, identity.page_tokens, identity.kv_heads, identity.head_dim)
-        elements = torch.Size(self._shape).numel()
-        self.page_bytes = elements * torch.empty((), dtype=self._dtype).element_size()
-        self._frame_pages = max(1, FRAME_BYTES // self.page_bytes)
+    def lend(self) -> tuple[Lane, Lend] | None:
+        """Nothing lies beside the connection."""
+        return None
 
-    def push(self, channel: Channel, generation: Generation, first_page: int, pages: torch.Tensor) -> int:
-        """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
-        # numpy has no bfloat16: the same memory, seen as bytes.
-        raw: memoryview = pages.contiguous().reshape(-1).view(torch.uint8).numpy().data
-        for start in range(0, pages.shape[0], self._frame_pages):
-            count = min(self._frame_pages, pages.shape[0] - start)
-            part = raw[start * self.page_bytes : (start + count) * self.page_bytes]
-            channel.push(generation, Chunk(generation=generation, first_page=first_page + start, pages=count), part)
-        return raw.nbytes
+    async def borrow(self, lend: Lend) -> Lane:
+        """Raises LaneError: a peer with the same backend lends nothing."""
+        raise LaneError(f"this worker's backend is tcp, the peer lends {lend.backend}")
 
-    def receive(self, engine: Receiver, request: str, chunk: Chunk, body: memoryview) -> None:
-        """Copy one frame's pages into the reservation; the body's length was judged before it was read."""
-        pages = torch.frombuffer(body, dtype=self._dtype).view(chunk.pages, *self._shape)
-        engine.write_pages(request, chunk.first_page, pages)
+    def close(self) -> None:
+        """Nothing is held."""

@@ -12,15 +12,18 @@ from typing import Annotated, Final
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
 NONCE_BYTES: Final = 32
+MAX_GRAMMAR: Final = 32 * 1024  # characters; the engine holds it to as many bytes, so that the header holds it
 
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Place = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+BESIDE: Final = -1  # no place: the bytes are the frame's own body
 TokenId = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: the engine failed, no token
 
 
@@ -50,6 +53,10 @@ class Hello(Message, frozen=True, kw_only=True):
     layers: Count
     kv_heads: Count
     head_dim: Count
+    revision: Text
+    layout: Text
+    tensor: Count
+    backend: Text
     worker: Text  # pod name, for people
     incarnation: Annotated[int, msgspec.Meta(ge=0)]
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -68,6 +75,22 @@ class Refuse(Message, frozen=True, kw_only=True):
     differs: Annotated[dict[Text, tuple[Text, Text]], msgspec.Meta(max_length=16)] = {}
 
 
+class Lend(Message, frozen=True, kw_only=True):
+    """P → D, right after the handshake. Pages may travel beside this connection: what D needs to read them there."""
+
+    backend: Text
+    where: Text
+    token: Annotated[bytes, msgspec.Meta(max_length=64)]
+    size: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+
+class Borrowed(Message, frozen=True, kw_only=True):
+    """D → P. How pages travel from now on: as lent, or (`reason`) over this connection."""
+
+    backend: Text
+    reason: Text = ""
+
+
 class Ping(Message, frozen=True, kw_only=True):
     """Sent every second by both sides: any frame at all is a sign of life."""
 
@@ -82,6 +105,15 @@ class SamplingFields(msgspec.Struct, frozen=True):
     stop_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=64)] = ()
     ignore_eos: bool = False
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    top_k: Count = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[tuple[tuple[TokenId, float], ...], msgspec.Meta(max_length=300)] = ()
+    min_tokens: Count = 0
+    grammar: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR)] = ""
+    priority: int = 0
 
 
 class Prefill(Message, frozen=True, kw_only=True):
@@ -127,11 +159,12 @@ class First(Message, frozen=True, kw_only=True):
 
 
 class Chunk(Message, frozen=True, kw_only=True):
-    """P → D. `pages` pages from `first_page` on (body: raw KV [n, layers, 2, page_tokens, kv_heads, head_dim])."""
+    """P → D. `pages` pages from `first_page` on (raw KV [n, layers, 2, page_tokens, kv_heads, head_dim])."""
 
     generation: Generation
     first_page: Count
     pages: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    at: Place = BESIDE  # where the bytes lie that do not follow here: a place of the lane that both ends agreed on
 
 
 class Commit(Message, frozen=True, kw_only=True):
@@ -139,6 +172,14 @@ class Commit(Message, frozen=True, kw_only=True):
 
     generation: Generation
     pages: Count
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """D → P. A chunk's bytes have been read, whatever became of them: so much less is under way."""
+
+    generation: Generation
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BODY)]
+    at: Place = BESIDE
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -162,8 +203,8 @@ class Failed(Message, frozen=True, kw_only=True):
 
 
 AnyMessage = (
-    Hello | Auth | Refuse | Ping | Prefill | AskTicket | TicketGranted | NoTicket
-    | First | Chunk | Commit | Cancel | Quiet | Failed
+    Hello | Auth | Refuse | Lend | Borrowed | Ping | Prefill | AskTicket | TicketGranted | NoTicket
+    | First | Chunk | Commit | Taken | Cancel | Quiet | Failed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,6 +1,7 @@
 """The engine over a tiny model: however it is cut, shared, preempted or handed over, the tokens stay the same."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -343,3 +344,57 @@ def test_a_half_without_a_ticket_holds_nobody_up(engines, expected):
     engine.admit_prefill("half", 0)
     assert half.ended.wait(DEADLINE_S)
     assert half.first.id == expected["greedy"][5][0]
+
+
+SHAPED = Sampling(
+    max_tokens=24, ignore_eos=True, temperature=1.1, top_k=50, min_p=0.01, seed=9, repetition_penalty=1.2,
+    presence_penalty=0.4, frequency_penalty=0.6, logit_bias=((20, 1.5), (30, -100.0)),
+)  # fmt: skip
+
+
+def test_penalties_see_the_same_tokens_wherever_they_are_computed(engines):
+    """Alone, in a batch, preempted, and with the first token sampled elsewhere."""
+    prompts = [token_ids(f"s{at}", 200, VOCAB) for at in range(8)]
+    roomy, tight = engines(kv_memory_mib=32, max_batch=1), engines(kv_memory_mib=2)
+    long = replace(SHAPED, max_tokens=200)
+    alone = generate(roomy, prompts, long)
+    assert generate(tight, prompts, long) == alone
+    assert tight.stats().preemptions > 0
+    assert hand_over(engines(), engines(), "pair", prompts[0], SHAPED) == alone[0][:24]
+    assert 30 not in alone[0]
+    assert len(set(alone[0])) > len(set(generate(roomy, prompts[:1], replace(GREEDY, max_tokens=200))[0]))
+
+
+def test_no_end_comes_before_min_tokens(engines):
+    stops = tuple(range(0, VOCAB, 4))
+    sampling = Sampling(max_tokens=40, min_tokens=9, stop_ids=stops, temperature=1.0, seed=4)
+    (ids,) = generate(engines(), [token_ids("m", 20, VOCAB)], sampling)
+    assert not any(one in stops for one in ids[:9])
+    assert len(ids) >= 10
+    assert ids[-1] in stops
+
+
+def test_broken_logits_end_their_own_request_and_nothing_else(engines, expected, monkeypatch):
+    engine = engines()
+    forward = engine._runner._model.decoder.forward
+
+    def spoil(batch, kv):
+        logits = forward(batch, kv)
+        kv[batch.page] = logits[:] = float("nan")
+        return logits
+
+    monkeypatch.setattr(engine._runner._model.decoder, "forward", spoil)
+    collector, prompt = Collector(), token_ids("bad", 40, VOCAB)
+    engine.submit("bad", prompt, GREEDY, collector)
+    assert collector.ids() == [-1]
+    assert "not finite" in collector.tokens[-1].finish
+    half = Half(engine, "half")
+    engine.submit_prefill("half", prompt, GREEDY, 0, half)
+    assert half.ended.wait(DEADLINE_S)
+    assert "not finite" in half.reason
+    monkeypatch.undo()
+    wait_until_idle(engine)
+    assert engine.stats().kv_usage == 0
+    assert engine.match(prompt) == 0
+    assert not engine._store.tensor.isnan().any()
+    assert generate(engine, PROMPTS[:6], GREEDY) == expected["greedy"][:6]

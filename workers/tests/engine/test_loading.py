@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tandem_worker.engine import Engine, InvalidRequestError, ModelLoadError, load_model, load_tokenizer
 from tandem_worker.engine.loader_gguf import unpermuted
+from tandem_worker.engine.loader_safetensors import INDEX
 from workers.tests.tiny import CONFIG, SETTINGS, write_tiny
 
 MODEL = Path(__file__).parents[3] / "build/models/smollm2-135m-instruct"
@@ -32,6 +33,16 @@ def add_weight(directory):
     save_file(tensors, directory / "model.safetensors")
 
 
+def spoil_weight(directory, value):
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = value
+    save_file(tensors, directory / "model.safetensors")
+
+
+def cut_file(path):
+    path.write_bytes(path.read_bytes()[:-500])
+
+
 def use_gguf(directory, content):
     (directory / "model.gguf").write_bytes(content)
 
@@ -43,13 +54,24 @@ def use_gguf(directory, content):
         pytest.param(lambda at: (at / "config.json").unlink(), "no config.json", id="no config"),
         pytest.param(lambda at: (at / "config.json").write_text("{"), "cannot be read as JSON", id="broken config"),
         pytest.param(lambda at: (at / "config.json").write_text("[]"), "not an object", id="config is a list"),
-        pytest.param(lambda at: edit_config(at, architectures=["MambaForCausalLM"]), "known: llama", id="architecture"),
+        pytest.param(
+            lambda at: edit_config(at, architectures=["MambaForCausalLM"]),
+            "Mamba.* known: LlamaForCausalLM .*Mistral.*Qwen2.*Qwen3",
+            id="architecture",
+        ),
         pytest.param(lambda at: edit_config(at, hidden_size="gone"), "hidden_size", id="a size is missing"),
         pytest.param(lambda at: edit_config(at, num_hidden_layers=4), "lacks the weight", id="a layer is missing"),
         pytest.param(lambda at: edit_config(at, intermediate_size=95), "shape", id="misshapen"),
         pytest.param(lambda at: edit_config(at, num_key_value_heads=3), "multiple", id="heads do not divide"),
-        pytest.param(lambda at: edit_config(at, rope_scaling={"type": "yarn"}), "yarn", id="rope scaling"),
-        pytest.param(lambda at: edit_config(at, attention_bias=True), "attention_bias", id="biases"),
+        pytest.param(lambda at: edit_config(at, rope_scaling={"type": "longrope"}), "longrope", id="rope scaling"),
+        pytest.param(lambda at: edit_config(at, rope_scaling={"type": "yarn"}), "factor", id="yarn without a factor"),
+        pytest.param(lambda at: edit_config(at, eos_token_id=256), "token 256", id="EOS out of the vocabulary"),
+        pytest.param(lambda at: spoil_weight(at, float("nan")), "NaN or infinity", id="NaN in a weight"),
+        pytest.param(lambda at: spoil_weight(at, float("inf")), "NaN or infinity", id="infinity in a weight"),
+        pytest.param(lambda at: cut_file(at / "model.safetensors"), "no sound", id="weights cut short"),
+        pytest.param(lambda at: (at / INDEX).write_text("{}"), "weight_map", id="an index without a map"),
+        pytest.param(lambda at: edit_config(at, mlp_bias=True), "mlp_bias", id="biases"),
+        pytest.param(lambda at: edit_config(at, attention_bias=True), "q_proj.bias", id="biases that are not there"),
         pytest.param(lambda at: edit_config(at, max_position_embeddings=256), "--max-context 512", id="context"),
         pytest.param(drop_weight, "up_proj", id="a weight is missing"),
         pytest.param(add_weight, "another model", id="a strange weight"),
@@ -161,3 +183,9 @@ def test_tokenizer_json_gives_the_same_ids(tokenizer, tmp_path):
     assert loaded.eos_ids == (2,)
     assert loaded.encode("The same, 42 times") == tokenizer.encode("The same, 42 times")
     assert loaded.apply_chat([{"content": "x"}]) == [*tokenizer.encode("x"), 2]
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer):
+    tokenizer.check_fits(49152, "here")
+    with pytest.raises(ModelLoadError, match="49152 tokens, the model 32000"):
+        tokenizer.check_fits(32000, "here")

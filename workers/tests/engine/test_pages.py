@@ -152,8 +152,8 @@ class PoolMachine(RuleBasedStateMachine):
     def unquarantine(self) -> None:
         if self.quarantined:
             key, pages = self.quarantined.popitem()
-            assert self.pool.unquarantine(key) == len(pages)
-            assert self.pool.unquarantine(key) == 0
+            assert self.pool.unquarantine(key) == tuple(pages)
+            assert self.pool.unquarantine(key) == ()
 
     @invariant()
     def pages_add_up(self) -> None:

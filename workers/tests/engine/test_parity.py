@@ -117,7 +117,7 @@ def test_rope_frequencies_are_as_in_the_reference(scaling):
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     from tandem_worker.engine.config import config_from_json
-    from tandem_worker.engine.llama import rotary_tables
+    from tandem_worker.engine.rope import rotary_tables
 
     ours = config_from_json({**CONFIG, "rope_scaling": scaling}, "tiny", "tiny")
     theirs = LlamaConfig(
@@ -125,6 +125,6 @@ def test_rope_frequencies_are_as_in_the_reference(scaling):
         rope_parameters={**scaling, "rope_theta": 10000.0},
     )  # fmt: skip
     cos, sin = LlamaRotaryEmbedding(theirs)(torch.zeros(1), torch.arange(256).unsqueeze(0))
-    our_cos, our_sin = rotary_tables(ours, 256, torch.float32)
+    our_cos, our_sin = rotary_tables(10000.0, 16, ours.rope_scaling, 256, torch.float32)
     torch.testing.assert_close(our_cos, cos[0], atol=1e-5, rtol=0)
     torch.testing.assert_close(our_sin, sin[0], atol=1e-5, rtol=0)

@@ -7,8 +7,8 @@ from tandem_worker.engine.scheduler import MAX_ASKED, Bounds, Decoding, Prefilli
 BOUNDS = Bounds(chunk_tokens=100, max_batch=4)
 
 
-def decode(name: str, age: int = 0, *, page: bool = False) -> Decoding:
-    return Decoding(name, age, page)
+def decode(name: str, age: int = 0, *, page: bool = False, priority: int = 0) -> Decoding:
+    return Decoding(name, age, page, priority)
 
 
 def job(name: str, left: int, need: int = 1, age: int = 9, *, started: bool = False) -> Prefilling:
@@ -55,6 +55,10 @@ def half(name: str, left: int, ticket: str, need: int = 1) -> Prefilling:
             id="the youngest gives way",
         ),
         pytest.param(
+            [decode("a", 1, page=True, priority=1), decode("b", 2, page=True)], [], 1, StepPlan(preempt=("a",)),
+            id="the less urgent gives way, young or old",
+        ),
+        pytest.param(
             [decode("a", 1, page=True)], [job("p", 50, age=2, started=True)], 0, StepPlan(preempt=("p",)),
             id="a younger prefill gives way to a decode",
         ),
@@ -63,6 +67,10 @@ def half(name: str, left: int, ticket: str, need: int = 1) -> Prefilling:
         pytest.param(
             [], [half("p", 40, "asked"), job("q", 30)], 9, StepPlan(prefill=(("q", 30),)),
             id="who waits for a ticket is passed over",
+        ),
+        pytest.param(
+            [], [*(half(f"s{at}", 40, "deferred") for at in range(MAX_ASKED)), half("p", 40, "unasked")], 9,
+            StepPlan(ask=("p",)), id="who has no room at its decode worker holds nobody up",
         ),
         pytest.param(
             [], [half("p", 150, "granted"), half("q", 90, "unasked"), half("r", 10, "unasked")], 9,

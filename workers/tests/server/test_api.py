@@ -51,8 +51,19 @@ REFUSALS = [
                  id="long prompt"),
     pytest.param(PLAIN_PATH, {**PLAIN, "prompt": ""}, 400, "empty", None, id="empty prompt"),
     pytest.param(PLAIN_PATH, {**PLAIN, "prompt": [1, 999]}, 400, "token ids", None, id="token out of the vocabulary"),
-    pytest.param(PLAIN_PATH, {**PLAIN, "prompt": ["a", "b"]}, 400, "more than one prompt", "unsupported_parameter",
-                 id="two prompts"),
+    pytest.param(PLAIN_PATH, {**PLAIN, "prompt": ["a", ""]}, 400, "empty", None, id="one of two prompts is empty"),
+    pytest.param(PLAIN_PATH, {**PLAIN, "prompt": ["a"] * 65, "n": 2}, 400, "128 choices", None, id="many prompts"),
+    pytest.param(CHAT_PATH, {**CHAT, "n": 1000}, 400, "n: ", None, id="n 1000"),
+    pytest.param(CHAT_PATH, {**CHAT, "n": 0}, 400, "n: ", None, id="n 0"),
+    pytest.param(CHAT_PATH, {**CHAT, "stop": [f"s{at}" for at in range(10_000)]}, 400, "stop", None, id="many stops"),
+    pytest.param(CHAT_PATH, {**CHAT, "logit_bias": {"5": 101}}, 400, "logit_bias", None, id="a bias over 100"),
+    pytest.param(CHAT_PATH, {**CHAT, "logit_bias": {"x": 1}}, 400, "token ids", None, id="a bias of no token"),
+    pytest.param(CHAT_PATH, {**CHAT, "logit_bias": {"256": 1}}, 400, "0 to 255", None, id="a bias of a strange token"),
+    pytest.param(CHAT_PATH, {**CHAT, "min_tokens": 9}, 400, "min_tokens", None, id="min_tokens above max_tokens"),
+    pytest.param(CHAT_PATH, {**CHAT, "top_k": -2}, 400, "top_k", None, id="top_k below -1"),
+    pytest.param(CHAT_PATH, {**CHAT, "min_p": 1.5}, 400, "min_p", None, id="min_p above 1"),
+    pytest.param(CHAT_PATH, {**CHAT, "presence_penalty": -3}, 400, "presence_penalty", None, id="a penalty below -2"),
+    pytest.param(CHAT_PATH, b'{"model":"tiny","temperature":NaN,"messages":[]}', 400, "temperature", None, id="NaN"),
     pytest.param(PLAIN_PATH, {**PLAIN, "echo": True}, 400, "echo", "unsupported_parameter", id="echo"),
     pytest.param(CHAT_PATH, {**CHAT, "temperature": 3}, 400, "temperature", None, id="hot"),
     pytest.param(CHAT_PATH, {**CHAT, "top_p": 0}, 400, "top_p", None, id="top_p 0"),
@@ -62,14 +73,12 @@ REFUSALS = [
     *[
         pytest.param(CHAT_PATH, {**CHAT, name: value}, 400, name, "unsupported_parameter", id=f"{name} unsupported")
         for name, value in [
-            ("n", 2), ("best_of", 2), ("presence_penalty", 0.5), ("frequency_penalty", -1), ("logit_bias", {"5": 1}),
-            ("response_format", {"type": "json_object"}), ("tools", [{"type": "function"}]), ("functions", [{}]),
-            ("top_k", 40), ("min_p", 0.1), ("min_tokens", 3), ("repetition_penalty", 1.1),
+            ("best_of", 2), ("functions", [{}]),
         ]
     ],
     pytest.param(CHAT_PATH, {**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
                  "image_url", "unsupported_parameter", id="image"),
-    pytest.param(CHAT_PATH, {**CHAT, "messages": [{"role": "tool", "content": "x"}]}, 400, "role", None, id="tool"),
+    pytest.param(CHAT_PATH, {**CHAT, "messages": [{"role": "x", "content": "x"}]}, 400, "role", None, id="role"),
     pytest.param(CHAT_PATH, {**CHAT, "messages": []}, 400, "messages", None, id="no message"),
     pytest.param("/v1/nothing", {}, 404, "Not Found", None, id="no such path"),
 ]  # fmt: skip
@@ -175,7 +184,7 @@ async def test_logprobs(worker):
         assert entry["logprob"] <= 0
         assert len(entry["top_logprobs"]) == 3
         assert entry["top_logprobs"][0]["logprob"] == pytest.approx(entry["logprob"])  # greedy
-        assert bytes(entry["bytes"]).decode() == entry["token"]
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
     _, _, plain = await post(worker, PLAIN_PATH, {**PLAIN, "logprobs": 2})
     found = plain["choices"][0]["logprobs"]
     assert len(found["tokens"]) == len(found["token_logprobs"]) == len(found["text_offset"]) == 8
@@ -202,7 +211,9 @@ async def test_models_health_and_metrics(worker):
         async with session.get(worker.url + "/v1/models") as got:
             assert [one["id"] for one in (await got.json())["data"]] == ["tiny"]
         async with session.get(worker.url + "/v1/models/tiny") as got:
-            assert (await got.json())["max_model_len"] == 512
+            card = await got.json()
+            assert (card["max_model_len"], card["object"], card["owned_by"]) == (512, "model", "tandem")
+            assert card["created"] > 1_600_000_000
         async with session.get(worker.url + "/v1/models/other") as got:
             assert got.status == 404
         for path in ("/health", "/ready", "/metrics"):
@@ -345,3 +356,81 @@ async def test_the_same_request_id_twice_at_once(pair):
     got = await asyncio.gather(*(post(decode, CHAT_PATH, CHAT, head) for _ in range(3)))
     assert [status for status, _, _ in got] == [200] * 3
     assert len({answer["choices"][0]["message"]["content"] for _, _, answer in got}) == 1
+
+
+async def test_choices_are_as_many_as_asked_for(worker):
+    body = {**CHAT, "temperature": 1.5, "seed": 3, "n": 3}
+    _, _, answer = await post(worker, CHAT_PATH, body)
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert len(set(texts)) == 3
+    assert answer["usage"]["completion_tokens"] == 24
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 24
+    _, _, alone = await post(worker, CHAT_PATH, {**body, "n": 1})
+    assert alone["choices"][0]["message"]["content"] == texts[0]
+    _, lines = await events(worker, CHAT_PATH, body)
+    streamed = dict.fromkeys(range(3), "")
+    ends = []
+    for line in lines[:-1]:
+        (choice,) = json.loads(line)["choices"]
+        streamed[choice["index"]] += choice["delta"].get("content", "")
+        ends += [choice["finish_reason"]] if choice["finish_reason"] else []
+    assert list(streamed.values()) == texts
+    assert ends == ["length"] * 3
+    await eventually(worker.is_empty, "nothing is held")
+
+
+async def test_the_prompt_of_many_choices_is_computed_once(worker):
+    before = worker.engine.stats().prefill_tokens
+    _, _, answer = await post(worker, PLAIN_PATH, {**PLAIN, "prompt": "y" * 101, "n": 4})
+    assert len({choice["text"] for choice in answer["choices"]}) == 1  # greedy
+    assert worker.engine.stats().prefill_tokens - before == 101 + 3  # the last token's logits, three times
+
+
+async def test_several_prompts_are_as_each_alone(worker):
+    prompts = ["Trains are", "Bridges carry", [30, 31, 32]]
+    alone = [(await post(worker, PLAIN_PATH, {**PLAIN, "prompt": one}))[2]["choices"][0]["text"] for one in prompts[:2]]
+    _, _, answer = await post(worker, PLAIN_PATH, {**PLAIN, "prompt": prompts[:2], "n": 2})
+    assert [choice["text"] for choice in answer["choices"]] == [alone[0], alone[0], alone[1], alone[1]]
+    _, _, ids = await post(worker, PLAIN_PATH, {**PLAIN, "prompt": [[30, 31, 32], [33]]})
+    assert len(ids["choices"]) == 2
+
+
+SHAPED = {**CHAT, "temperature": 1.2, "seed": 8, "top_k": 30, "min_p": 0.01, "repetition_penalty": 1.3,
+          "presence_penalty": 0.5, "frequency_penalty": 0.5, "logit_bias": {"40": -100, "50": 2}, "min_tokens": 4,
+          "max_tokens": 20, "logprobs": True, "top_logprobs": 2, "stop_token_ids": [65]}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_all_of_sampling_reaches_the_prefill_worker(pair, n):
+    prefill, decode = pair
+    _, _, alone = await post(prefill, CHAT_PATH, {**SHAPED, "n": n})
+    status, headers, answer = await post(
+        decode, CHAT_PATH, {**SHAPED, "n": n}, {"x-tandem-prefill": prefill.kv_address}
+    )
+    assert (status, headers["x-tandem-path"]) == (200, "disaggregated")
+    for ours, theirs in zip(answer["choices"], alone["choices"], strict=True):
+        assert ours["message"] == theirs["message"]
+        assert [one["token"] for one in ours["logprobs"]["content"]] == [
+            one["token"] for one in theirs["logprobs"]["content"]
+        ]
+    await eventually(lambda: decode.is_empty() and prefill.is_empty(), "both are empty")
+
+
+async def test_a_forced_token_is_forced_at_the_prefill_worker_too(pair):
+    prefill, decode = pair
+    body = {**CHAT, "logit_bias": {"40": 100}, "logprobs": True}
+    _, _, answer = await post(decode, CHAT_PATH, body, {"x-tandem-prefill": prefill.kv_address})
+    assert len({one["token"] for one in answer["choices"][0]["logprobs"]["content"]}) == 1
+
+
+async def test_a_choice_that_stops_early_leaves_the_others_alone(worker):
+    body = {**PLAIN, "temperature": 1.5, "seed": 3, "n": 4, "max_tokens": 60}
+    _, _, full = await post(worker, PLAIN_PATH, body)
+    texts = [choice["text"] for choice in full["choices"]]
+    stop = texts[2][10:12]
+    _, _, cut = await post(worker, PLAIN_PATH, {**body, "stop": stop})
+    for choice, text in zip(cut["choices"], texts, strict=True):
+        assert choice["text"] == text.split(stop)[0]
+        assert choice["finish_reason"] == ("stop" if stop in text else "length")
+    await eventually(worker.is_empty, "nothing is held")

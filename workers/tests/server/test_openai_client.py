@@ -40,8 +40,8 @@ async def test_completions_and_models(client):
 async def test_errors_are_the_client_s_own(client):
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         await client.chat.completions.create(model="gpt", messages=MESSAGES)
-    with pytest.raises(openai.BadRequestError, match=r"n is|more than one"):
-        await client.chat.completions.create(model="tiny", messages=MESSAGES, n=3)
+    with pytest.raises(openai.BadRequestError, match="n: "):
+        await client.chat.completions.create(model="tiny", messages=MESSAGES, n=300)
 
 
 async def test_a_stream_that_fails_raises(client, pair, monkeypatch):

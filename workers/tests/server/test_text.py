@@ -23,8 +23,8 @@ class Letters:
         return self._tail
 
 
-def run(texts, stops=(), finish="length", tail=""):
-    state = TextState(Letters(texts, tail), stops)
+def run(texts, stops=(), finish="length", tail="", min_tokens=0):
+    state = TextState(Letters(texts, tail), stops, min_tokens)
     pieces = []
     for number in range(len(texts)):
         last = number == len(texts) - 1
@@ -74,3 +74,7 @@ def test_the_text_ends_before_a_stop_string_however_it_is_cut(texts, stops):
 )
 def test_held_back(text, stops, size):
     assert held_back(text, stops) == size
+
+
+def test_no_stop_string_counts_before_min_tokens():
+    assert run(["aS", "b", "S", "c"], ("S",), min_tokens=2) == (["aS", "b", ""], "stop")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tandem_worker.transfer.handshake import Handshake, Identity, Side, make_mac, parse_key
-from tandem_worker.transfer.wire import Auth, Cancel, Hello, Ping, Refuse, encode
+from tandem_worker.transfer.wire import PROTOCOL_VERSION, Auth, Cancel, Hello, Ping, Refuse, encode
 
 KEY = bytes(range(32))
 ONE = Identity("smollm2", "abc", "bfloat16", 16, 30, 3, 64, "decode-0", 1)
@@ -46,6 +46,10 @@ def test_equal_workers_know_each_other_afterwards():
         pytest.param({"layers": 31}, ["layers", "30", "31"], id="layers"),
         pytest.param({"kv_heads": 1}, ["kv_heads", "3", "1"], id="kv heads"),
         pytest.param({"head_dim": 128}, ["head_dim", "64", "128"], id="head dim"),
+        pytest.param({"revision": "1605565"}, ["revision", "1605565"], id="revision"),
+        pytest.param({"layout": "layers,pages"}, ["layout", "pages,layers,kv", "layers,pages"], id="layout"),
+        pytest.param({"tensor": 4}, ["tensor", "1", "4"], id="tensor parallelism"),
+        pytest.param({"backend": "shm"}, ["backend", "tcp", "shm"], id="backend"),
     ],
 )
 def test_a_difference_is_refused_with_both_values(changes, words):
@@ -66,7 +70,7 @@ def test_another_version_is_refused_with_both_values():
     one, other = talk(Handshake(Side.OPENER, ONE, KEY), Handshake(Side.ANSWERER, OTHER, KEY), aged)
     assert "version" in one.refused
     assert "99" in one.refused
-    assert "1" in one.refused
+    assert str(PROTOCOL_VERSION) in one.refused
     assert other.peer is None
 
 

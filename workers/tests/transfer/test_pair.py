@@ -21,6 +21,7 @@ from tandem_worker.transfer.wire import (
     Prefill,
     Quiet,
     SamplingFields,
+    Taken,
     TicketGranted,
     decode,
     encode,
@@ -40,6 +41,12 @@ def model(tmp_path_factory):
 @pytest.fixture
 async def pair(model):
     async with running(model, "p0") as prefill, running(model, "d0") as decode:
+        yield prefill, decode
+
+
+@pytest.fixture
+async def shm_pair(model):
+    async with running(model, "p0", backend="shm") as prefill, running(model, "d0", backend="shm") as decode:
         yield prefill, decode
 
 
@@ -148,6 +155,78 @@ async def test_a_lost_connection_ends_the_request_and_leaves_nothing(pair, momen
     assert again.failure is None
 
 
+def backends_of(worker):
+    """Backend → 1 or 0, as /metrics has it."""
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    found = [line.split('"') for line in lines if line.startswith("tandem_transfer_backend_info{")]
+    return {parts[1]: float(parts[2].removeprefix("} ")) for parts in found}
+
+
+async def on_shm(decode, prefill):
+    """The connection, once pages travel beside it."""
+    link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    await eventually(lambda: link.backend == "shm", "shared memory is agreed on")
+    await eventually(lambda: backends_of(prefill).get("shm") == 1, "the other side knows")
+    return link
+
+
+async def test_pages_travel_through_shared_memory(shm_pair):
+    prefill, decode = shm_pair
+    await on_shm(decode, prefill)
+    assert backends_of(decode)["shm"] == 1
+    prompts = [prompt(f"shm{n}", n) for n in (1, 33, 100, 400)]
+    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    for worker in shm_pair:
+        await eventually(worker.is_empty, "nothing is held")
+
+
+@pytest.mark.parametrize("end", ["cancel", "cut"])
+async def test_an_end_in_the_middle_of_shared_pages_leaves_nothing(shm_pair, end):
+    prefill, decode = shm_pair
+    link = await on_shm(decode, prefill)
+    heard = await pull(decode, prefill, "r", prompt("middle", 400), GREEDY)
+    await heard.until(lambda heard: heard.bytes > 0)
+    if end == "cut":
+        link.abort("cut by the test")
+    else:
+        decode.node.decode.cancel("r")
+    for worker in shm_pair:
+        await eventually(worker.is_empty, "nothing is held")
+    again = await pull(decode, prefill, "r2", prompt("middle", 400), GREEDY)
+    await again.until(lambda heard: heard.over)
+    assert again.failure is None
+
+
+async def test_without_a_common_directory_pages_travel_over_tcp_and_that_is_what_is_said(shm_pair, caplog):
+    prefill, decode = shm_pair
+    prefill.node._backend._door.path.unlink()
+    heard = await pull(decode, prefill, "r", prompt("apart", 100), GREEDY)
+    await heard.until(lambda heard: heard.over)
+    assert heard.failure is None
+    for worker in shm_pair:
+        assert backends_of(worker) == {"tcp": 1}
+    assert "travel over tcp" in caplog.text
+
+
+async def test_what_need_not_travel_and_how_fast_the_rest_does_is_counted(pair):
+    prefill, decode = pair
+    for request in ("first", "again"):
+        heard = await pull(decode, prefill, request, prompt("counted", 500), GREEDY)
+        await heard.until(lambda heard: heard.over)
+    page_bytes = 3 * 2 * 4 * 2 * 16 * 4
+    assert value_of(decode, "tandem_kv_transfer_saved_bytes_total") == 124 * page_bytes
+    assert value_of(prefill, "tandem_transfer_bandwidth_bytes_per_second") >= 0
+
+
+def value_of(worker, name):
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
 async def test_no_room_means_later_not_never(model):
     """Six requests of which the decode worker has room for two at a time: all come through."""
     async with running(model, "p0") as prefill, running(model, "d0", kv_memory_mib=1) as decode:
@@ -207,7 +286,7 @@ class HandMade:
                 header, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 raw = await self._reader.readexactly(header)
                 await self._reader.readexactly(body)
-                if type(message := decode(raw)).__name__ != "Ping":
+                if type(message := decode(raw)).__name__ not in {"Ping", "Taken"}:
                     return message, raw
 
     async def shake(self, side, identity, key):
@@ -339,6 +418,17 @@ async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, bod
     writer.write(HEAD.pack(len(header), body_bytes) + header)  # and not one byte of the body
     await eventually(lambda: not link.alive, "the connection ends")
     assert f"with a body of {body_bytes} B" in link._reason
+
+
+async def test_nobody_takes_what_was_not_sent(pair):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    await hand.send(Taken(generation=Generation(1, 1), size=1000))
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert "has not so many under way" in link._reason
 
 
 async def test_a_stranger_cannot_make_the_worker_allocate(pair):

@@ -100,6 +100,9 @@ class Computer:
         assert id in self.sinks
         self.admitted[id] = first_page
 
+    def defer_prefill(self, id, *, deferred):
+        pass
+
     def cancel(self, id):
         self.sinks.pop(id, None)
         self.admitted.pop(id, None)
@@ -108,10 +111,14 @@ class Computer:
 class Wire:
     """One end of a connection: what it sent and the other end has not read."""
 
-    def __init__(self):
+    def __init__(self, fence, has_key=False):
+        self.fence = fence
+        self.has_key = has_key
         self.alive = True
         self.out = []
         self.backlog = 0
+        self.doomed = False
+        self.finished = []  # transfers whose last word was given to this end
 
     def send(self, message, body=b""):
         self.out.append((None, message, bytes(body)))
@@ -119,17 +126,32 @@ class Wire:
     def push(self, generation, message, body=b""):
         self.out.append((generation, message, bytes(body)))
 
+    def finish(self, generation, message):
+        self.push(generation, message)
+        self.finished.append(generation)
+
     def drop(self, generation):
         self.out = [item for item in self.out if item[0] != generation]
+        self.finished = [one for one in self.finished if one != generation]
+
+    def sent(self):
+        """Transfers of which nothing is under way any more."""
+        under_way = {item[0] for item in self.out}
+        over = [generation for generation in self.finished if generation not in under_way]
+        self.finished = [generation for generation in self.finished if generation in under_way]
+        return over
+
+    def abort(self, reason):
+        self.doomed = True  # the end is heard later, as asyncio does
+
+    def revoke(self):
+        return self.has_key
 
 
 class Copy:
     """A backend that moves a tag in place of pages: the prompt that they belong to."""
 
-    name, page_bytes = "copy", 1
-
-    def __init__(self, fence):
-        self.fence = fence
+    page_bytes = 1
 
     def push(self, channel, generation, first_page, pages):
         count, content = pages
@@ -163,6 +185,7 @@ class Ear:
 
 class Machine(RuleBasedStateMachine):
     fence = Fence.CONNECTION
+    has_key = False
 
     @initialize()
     def begin(self):
@@ -178,20 +201,20 @@ class Machine(RuleBasedStateMachine):
         self.incarnation += 1
         self.pages = Pages()
         self.decode = DecodeSide(
-            self.pages, Copy(self.fence), self.incarnation, post=lambda call, *a: call(*a), clock=lambda: self.now,
-            meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0,
+            self.pages, Copy(), self.incarnation, post=lambda call, *a: call(*a), clock=lambda: self.now,
+            meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0, quarantine_pages=ALL_PAGES // 2,
         )  # fmt: skip
         self.ears = {}
 
     def start_prefill(self):
         self.computer = Computer()
         self.prefill = PrefillSide(
-            self.computer, Copy(self.fence), PAGE_TOKENS, post=lambda call, *a: call(*a), clock=lambda: self.now,
+            self.computer, Copy(), PAGE_TOKENS, post=lambda call, *a: call(*a), clock=lambda: self.now,
             meter=Meter(),
         )  # fmt: skip
 
     def connect(self):
-        self.at_decode, self.at_prefill = Wire(), Wire()
+        self.at_decode, self.at_prefill = Wire(self.fence, self.has_key), Wire(self.fence)
 
     def cut(self):
         """The connection ends; both ends hear it. What was under way is kept, to be played to the next one."""
@@ -228,6 +251,12 @@ class Machine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(self.at_prefill.out) - 1)) if overtake else 0
         item = self.at_prefill.out[at] if twice else self.at_prefill.out.pop(at)
         self.give(self.decode, self.at_decode, item)
+
+    @rule()
+    def all_is_taken(self):
+        """What the decode worker has read it says, later."""
+        for generation in self.at_prefill.sent():
+            self.prefill.on_sent(self.at_prefill, generation)
 
     @precondition(lambda self: self.old_wires)
     @rule(data=st.data())
@@ -275,6 +304,7 @@ class Machine(RuleBasedStateMachine):
                 self.give(self.prefill, self.at_prefill, self.at_decode.out.pop(0))
             if self.at_prefill.out:
                 self.give(self.decode, self.at_decode, self.at_prefill.out.pop(0))
+            self.all_is_taken()
 
     @precondition(lambda self: self.ears)
     @rule(data=st.data())
@@ -286,6 +316,8 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
         self.decode.sweep()
         self.prefill.sweep()
+        if self.at_decode.doomed:  # a writer was cut off
+            self.cut()
 
     @rule(what=st.sampled_from(["nothing"] * 5 + ["connection", "prefill", "decode"]))
     def something_dies(self, what):
@@ -303,7 +335,7 @@ class Machine(RuleBasedStateMachine):
             return
         held = self.decode.count(State.OPEN, State.FIRST)
         assert len(self.pages.reserved) == held
-        assert len(self.pages.quarantined) == self.decode.count(State.QUARANTINED)
+        assert len(self.pages.quarantined) == self.decode.count(State.QUARANTINED, State.CUT)
         owned = [page for pages in (self.pages.reserved, self.pages.quarantined, self.pages.decoding)
                  for some in pages.values() for page in some]  # fmt: skip
         assert sorted(owned) == sorted(self.pages.owner), "a page has no owner, or two"
@@ -324,18 +356,19 @@ class Machine(RuleBasedStateMachine):
         """All words arrive, in order."""
         for _ in range(400):
             if not (self.at_decode.out or self.at_prefill.out):
-                return
+                break
             self.deliver_all(1)
+        self.all_is_taken()
 
 
 Machine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestBothSides = Machine.TestCase
 
 
-class KeyMachine(Machine):
-    """A one-sided writer: the connection's end proves nothing, so only the writer's word (or its key's end) frees."""
+class MessageMachine(Machine):
+    """A writer of whom only its own word proves anything: the connection's end frees no page."""
 
-    fence = Fence.KEY
+    fence = Fence.MESSAGE
 
     def teardown(self):
         if not hasattr(self, "decode"):
@@ -348,8 +381,157 @@ class KeyMachine(Machine):
         assert not self.pages.reserved
 
 
+MessageMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWordAlone = MessageMachine.TestCase
+
+
+class KeyMachine(Machine):
+    """A one-sided writer: the connection's end proves nothing, but its memory key can be ended, and is."""
+
+    fence = Fence.KEY
+    has_key = True
+
+
 KeyMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestOneSidedWriter = KeyMachine.TestCase
+
+
+class Posted:
+    """A write that is under way to pages of the decode worker, by their addresses: nothing can call it back."""
+
+    def __init__(self, generation, chunk, content, request, pages, addresses):
+        self.generation, self.chunk, self.content = generation, chunk, content
+        self.request, self.pages, self.addresses = request, pages, addresses
+
+
+class OneSidedWire(Wire):
+    """The prefill worker's end where pages are written straight into the decode worker's memory.
+
+    A chunk is named, and a last word leaves, only once its writes are known to have landed.
+    """
+
+    def __init__(self, fence, machine, reader):
+        super().__init__(fence)
+        self.machine, self.reader = machine, reader
+        self.posted, self.last = [], {}
+
+    def push(self, generation, message, body=b""):
+        if not isinstance(message, Chunk):
+            super().push(generation, message, body)
+            return
+        request = self.machine.decode._by_generation[generation].ticket.request
+        own = self.machine.pages.reserved[request]
+        addresses = own[message.first_page : message.first_page + message.pages]
+        self.posted.append(Posted(generation, message, bytes(body), request, self.machine.pages, addresses))
+
+    def finish(self, generation, message):
+        if any(write.generation == generation for write in self.posted):
+            self.last[generation] = message
+        else:
+            super().finish(generation, message)
+
+    def drop(self, generation):
+        super().drop(generation)
+        self.last.pop(generation, None)
+
+    def land(self, write):
+        """The write reaches memory, unless its key is gone; then the writer hears of it, if it is still there."""
+        self.posted.remove(write)
+        if not self.reader.revoked:
+            for address in write.addresses:
+                assert write.pages.owner.get(address) == write.request, "a stale write hit somebody's page"
+        if self.alive:
+            super().push(write.generation, write.chunk, write.content)
+            if write.generation in self.last and not any(one.generation == write.generation for one in self.posted):
+                super().finish(write.generation, self.last.pop(write.generation))
+
+
+class KeyHolder(Wire):
+    """The decode worker's end: it can end the key."""
+
+    revoked = False
+
+    def revoke(self):
+        self.revoked = self.has_key
+        return self.has_key
+
+
+class OneSidedMachine(Machine):
+    """Writes that nothing can call back land at any time, also after their ticket, connection or worker is gone."""
+
+    fence = Fence.KEY
+    has_key = True
+
+    def connect(self):
+        if not hasattr(self, "dead_wires"):
+            self.dead_wires = []
+        self.at_decode = KeyHolder(self.fence, self.has_key)
+        self.at_prefill = OneSidedWire(self.fence, self, self.at_decode)
+
+    def cut(self):
+        self.dead_wires.append(self.at_prefill)
+        super().cut()
+
+    def prefill_word_arrives(self, **_):
+        """Here words keep their order: a chunk is named once it has landed."""
+
+    @precondition(lambda self: self.at_prefill.out)
+    @rule()
+    def prefill_word_arrives_in_order(self):
+        self.give(self.decode, self.at_decode, self.at_prefill.out.pop(0))
+
+    @precondition(lambda self: any(wire.posted for wire in self.wires()))
+    @rule(data=st.data())
+    def a_write_lands(self, data):
+        wire = data.draw(st.sampled_from([wire for wire in self.wires() if wire.posted]))
+        wire.land(data.draw(st.sampled_from(wire.posted)))
+
+    def wires(self):
+        return [*self.dead_wires, self.at_prefill]
+
+    def deliver_all(self, count):
+        for _ in range(count):
+            if self.at_prefill.posted:
+                self.at_prefill.land(self.at_prefill.posted[0])
+            super().deliver_all(1)
+
+    def settle(self):
+        while self.at_prefill.posted:
+            self.at_prefill.land(self.at_prefill.posted[0])
+        super().settle()
+
+
+OneSidedMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestOneSidedWrites = OneSidedMachine.TestCase
+
+
+def a_stale_write(machine):
+    """A write is posted, its connection is cut, its pages are somebody else's; then it lands."""
+    machine.begin()
+    machine.ask(4)
+    machine.decode_word_arrives()
+    (key,) = machine.computer.sinks
+    machine.compute_one(key)  # at the head: asks for a ticket
+    machine.prefill_word_arrives_in_order()
+    machine.decode_word_arrives()
+    machine.compute_one(key)  # the first page is on its way
+    machine.cut()
+    machine.ask(24)
+    machine.all_goes_well(4)
+    for write in list(machine.dead_wires[0].posted):
+        machine.dead_wires[0].land(write)
+
+
+def test_a_stale_write_lands_nowhere_once_its_key_is_gone():
+    a_stale_write(OneSidedMachine())
+
+
+def test_the_model_notices_a_backend_that_claims_a_fence_which_it_has_not():
+    class Liar(OneSidedMachine):
+        fence = Fence.CONNECTION
+
+    with pytest.raises(AssertionError, match="a stale write hit"):
+        a_stale_write(Liar())
 
 
 def test_the_model_itself_notices_a_foreign_write():

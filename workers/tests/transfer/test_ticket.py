@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_worker.transfer.base import Fence
-from tandem_worker.transfer.ticket import Act, Event, State, Ticket, is_due, step
+from tandem_worker.transfer.ticket import QUARANTINE_S, TABLE, Act, Event, State, Ticket, due, may, step
 from tandem_worker.transfer.wire import Generation
 
 NEW = Ticket("r", Generation(1, 1), ends_at=120.0, lease_s=30.0)
@@ -52,6 +52,11 @@ E = Event
                      id="commit without a first token"),
         pytest.param((E.GRANT, E.CLOSED), State.ENDED, [Act.RENEW, Act.RELEASE, Act.TELL_CLIENT],
                      id="tcp: the connection's end is the fence"),
+        pytest.param((E.GRANT, E.CANCEL, E.OVERDUE), State.CUT,
+                     [Act.RENEW, Act.TELL_WRITER, Act.QUARANTINE, Act.CUT_OFF], id="silent for too long: cut off"),
+        pytest.param((E.GRANT, E.CANCEL, E.OVERDUE, E.CLOSED), State.ENDED,
+                     [Act.RENEW, Act.TELL_WRITER, Act.QUARANTINE, Act.CUT_OFF, Act.UNQUARANTINE],
+                     id="cut off: the connection's end frees"),
         pytest.param((E.BROKEN,), State.ENDED, [Act.TELL_WRITER, Act.TELL_CLIENT], id="never asked for a ticket"),
         pytest.param((E.CHUNK, E.FIRST_TOKEN, E.COMMIT), State.ASKED, [], id="nothing before the promise"),
     ],
@@ -80,6 +85,13 @@ def test_what_ends_a_quarantine(fence, event, state):
     assert ticket.state is state
 
 
+@pytest.mark.parametrize("fence", Fence)
+def test_time_cuts_a_silent_writer_off_but_frees_nothing(fence):
+    ticket, acts = run(E.GRANT, E.CANCEL, E.OVERDUE, fence=fence)
+    assert (ticket.state, Act.UNQUARANTINE in acts) == (State.CUT, False)
+    assert run(E.GRANT, E.CANCEL, E.OVERDUE, E.QUIET, fence=fence)[0].state is State.ENDED
+
+
 def test_a_one_sided_writer_may_still_write_after_its_connection():
     ticket, acts = run(E.GRANT, E.CLOSED, fence=Fence.KEY)
     assert ticket.state is State.QUARANTINED
@@ -87,19 +99,21 @@ def test_a_one_sided_writer_may_still_write_after_its_connection():
 
 
 @pytest.mark.parametrize(
-    ("events", "at", "due"),
+    ("events", "at", "event"),
     [
-        pytest.param((), 119.9, False, id="asked, in time"),
-        pytest.param((), 120.0, True, id="asked, deadline"),
-        pytest.param((E.GRANT,), 39.9, False, id="lease from the grant at 10"),
-        pytest.param((E.GRANT,), 40.0, True, id="lease over"),
-        pytest.param((E.GRANT, E.CANCEL), 1e9, False, id="a quarantine is not ended by time"),
-        pytest.param((E.CANCEL,), 1e9, False, id="ended"),
+        pytest.param((), 119.9, None, id="asked, in time"),
+        pytest.param((), 120.0, E.BROKEN, id="asked, deadline"),
+        pytest.param((E.GRANT,), 39.9, None, id="lease from the grant at 10"),
+        pytest.param((E.GRANT,), 40.0, E.BROKEN, id="lease over"),
+        pytest.param((E.GRANT, E.CANCEL), 10.0 + QUARANTINE_S - 0.1, None, id="quarantined, in time"),
+        pytest.param((E.GRANT, E.CANCEL), 10.0 + QUARANTINE_S, E.OVERDUE, id="quarantined for too long"),
+        pytest.param((E.GRANT, E.CANCEL, E.OVERDUE), 1e9, None, id="cut off: time frees nothing"),
+        pytest.param((E.CANCEL,), 1e9, None, id="ended"),
     ],
 )
-def test_when_time_speaks(events, at, due):
+def test_when_time_speaks(events, at, event):
     ticket, _ = run(*events)
-    assert is_due(ticket, at) is due
+    assert due(ticket, at) is event
 
 
 def test_each_chunk_renews_the_lease():
@@ -119,7 +133,7 @@ def test_pages_are_taken_once_and_given_back_once(fence, events):
     assert acts.count(Act.TELL_CLIENT) <= 1
     if ticket.over and Act.RENEW in acts:  # there was a promise
         assert len(ends) == 1
-    if ticket.state is State.QUARANTINED:
+    if ticket.state in {State.QUARANTINED, State.CUT}:
         assert ends == [Act.QUARANTINE]
         assert Act.UNQUARANTINE not in acts
     if ticket.state is State.ENDED and Act.QUARANTINE in acts:
@@ -132,3 +146,20 @@ def test_nothing_moves_an_ended_ticket(state, event):
 
     ticket = replace(NEW, state=state)
     assert step(ticket, event, now=0.0) == (ticket, ())
+
+
+@given(events=st.lists(st.sampled_from(list(Event)), max_size=12), last=st.sampled_from(list(Event)))
+def test_what_the_table_lacks_is_refused_and_changes_nothing(events, last):
+    ticket, _ = run(*events)
+    after, acts = step(ticket, last, now=11.0)
+    if not may(ticket, last):
+        assert (after, acts) == (ticket, ())
+
+
+def test_every_state_that_holds_something_is_bounded_or_ended_by_proof_alone():
+    over = {State.COMMITTED, State.ENDED}
+    assert set(TABLE.timers) == set(State) - over - {State.CUT}
+    for state, timer in TABLE.timers.items():
+        assert TABLE.find(state, timer.event) is not None
+    ways_out = {event for (state, event), move in TABLE.moves.items() if state is State.CUT and move.then in over}
+    assert ways_out == {Event.QUIET, Event.FAILED, Event.FENCED}

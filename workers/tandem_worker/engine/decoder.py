@@ -1,4 +1,4 @@
-"""The Llama architecture over paged KV: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
+"""The decoder that all families share, over paged KV: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
 
 One forward pass takes a ragged batch: all rows share the linear layers; attention runs group by group, each group
 being sequences of about the same length with the same number of new tokens.
@@ -6,7 +6,6 @@ being sequences of about the same length with the same number of new tokens.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,12 @@ import torch
 import torch.nn.functional as fn
 
 from tandem_worker.engine.linear import Linear, make_linear
+from tandem_worker.engine.rope import rotary_tables
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tandem_worker.engine.config import LlamaConfig, RopeScaling
+    from tandem_worker.engine.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,18 @@ class Group:
 
     pages: [sequences * pages per sequence] int64, padded with any page; mask: additive, [sequences, 1, rows, keys] in
     the model's dtype, -inf where a key is padding or in the future; None: plain causal (rows == keys, one sequence).
+    window_mask: the same for layers with a sliding window; None: no key is out of their sight, `mask` serves.
     """
 
     sequences: int
     rows: int
     pages: Tensor
     mask: Tensor | None
+    window_mask: Tensor | None = None
+
+    def seen_by(self, *, windowed: bool) -> Tensor | None:
+        """The mask of one layer."""
+        return self.window_mask if windowed and self.window_mask is not None else self.mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer; q, k, v are one matrix, and so are gate and up."""
+    """One decoder layer; q, k, v are one matrix, and so are gate and up. `head_norms`: of queries and keys."""
 
     attention_norm: Tensor
     qkv: Linear
@@ -57,20 +63,22 @@ class Layer:
     mlp_norm: Tensor
     gate_up: Linear
     down: Linear
+    head_norms: tuple[Tensor, Tensor] | None
+    windowed: bool
 
 
-class Llama:
-    """A Llama on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, head_dim]."""
+class Decoder:
+    """A model on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, head_dim]."""
 
-    def __init__(self, config: LlamaConfig, tensors: dict[str, Tensor], dtype: torch.dtype, context: int) -> None:
+    def __init__(self, config: ModelConfig, tensors: dict[str, Tensor], dtype: torch.dtype, context: int) -> None:
         """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory."""
         self.config = config
         self.dtype = dtype
         self._embedding = tensors.pop("model.embed_tokens.weight")
-        self._layers = tuple(_layer(tensors, f"model.layers.{index}.") for index in range(config.layers))
+        self._layers = tuple(_layer(config, tensors, index) for index in range(config.layers))
         self._norm = tensors.pop("model.norm.weight")
         self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"))
-        self._cos, self._sin = rotary_tables(config, context, dtype)
+        self._cos, self._sin = rotary_tables(config.rope_theta, config.head_dim, config.rope_scaling, context, dtype)
 
     def forward(self, batch: Batch, kv: Tensor) -> Tensor:
         """Write the batch's KV into `kv` and return the logits of the wanted rows, [wanted, vocab]."""
@@ -78,7 +86,7 @@ class Llama:
         rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
         for index, layer in enumerate(self._layers):
             normed = self._normed(hidden, layer.attention_norm)
-            hidden = hidden + layer.output(self._attend(layer.qkv(normed), rotary, batch, kv[:, index]))
+            hidden = hidden + layer.output(self._attend(layer, layer.qkv(normed), rotary, batch, kv[:, index]))
             gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(fn.silu(gate) * up)
         return self._head(self._normed(hidden[batch.wanted], self._norm))
@@ -86,26 +94,42 @@ class Llama:
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return fn.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.rms_epsilon)
 
-    def _attend(self, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
+    def _heads_normed(self, layer: Layer, heads: Tensor) -> Tensor:
+        """`heads`: queries, then keys, [rows, heads + kv_heads, head_dim]."""
+        if layer.head_norms is None:
+            return heads
+        shape, epsilon, count = (self.config.head_dim,), self.config.rms_epsilon, self.config.heads
+        queries = fn.rms_norm(heads[:, :count], shape, layer.head_norms[0], epsilon)
+        keys = fn.rms_norm(heads[:, count:], shape, layer.head_norms[1], epsilon)
+        return torch.cat((queries, keys), dim=1)
+
+    def _attend(self, layer: Layer, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
         """`qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, head_dim]."""
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
         rows = qkv.shape[0]
         split = qkv.view(rows, heads + 2 * kv_heads, head_dim)
-        turned = rotate(split[:, : heads + kv_heads], *rotary)
+        turned = rotate(self._heads_normed(layer, split[:, : heads + kv_heads]), *rotary)
         kv[batch.page, 0, batch.slot] = turned[:, heads:]
         kv[batch.page, 1, batch.slot] = split[:, heads + kv_heads :]
         parts: list[Tensor] = []
         start = 0
         for group in batch.groups:
             end = start + group.sequences * group.rows
-            parts.append(attend_group(turned[start:end, :heads], group, kv))
+            parts.append(attend_group(turned[start:end, :heads], group, kv, group.seen_by(windowed=layer.windowed)))
             start = end
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
 
 
-def _layer(tensors: dict[str, Tensor], at: str) -> Layer:
+def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int) -> Layer:
+    at = f"model.layers.{index}."
+
     def joined(*names: str) -> Linear:
-        return make_linear(torch.cat([tensors.pop(f"{at}{name}.weight") for name in names]))
+        weight = torch.cat([tensors.pop(f"{at}{name}.weight") for name in names])
+        biases = [tensors.pop(f"{at}{name}.bias") for name in names if f"{at}{name}.bias" in tensors]
+        return make_linear(weight, torch.cat(biases) if biases else None)
+
+    def head_norms() -> tuple[Tensor, Tensor]:
+        return tensors.pop(f"{at}self_attn.q_norm.weight"), tensors.pop(f"{at}self_attn.k_norm.weight")
 
     return Layer(
         attention_norm=tensors.pop(f"{at}input_layernorm.weight"),
@@ -114,27 +138,27 @@ def _layer(tensors: dict[str, Tensor], at: str) -> Layer:
         mlp_norm=tensors.pop(f"{at}post_attention_layernorm.weight"),
         gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
         down=joined("mlp.down_proj"),
+        head_norms=head_norms() if config.traits.qk_norm else None,
+        windowed=index in config.traits.windowed,
     )
 
 
-def attend_group(queries: Tensor, group: Group, kv: Tensor) -> Tensor:
+def attend_group(queries: Tensor, group: Group, kv: Tensor, mask: Tensor | None) -> Tensor:
     """Attention of one group. queries: [sequences * rows, heads, head_dim], and so is the result."""
     # [sequences, keys, kv_heads, head_dim] each, keys in order since a sequence's pages are. Two gathers: one of both
     # would leave a gap between the pages' keys, and making them one run would be a second copy.
     shape = (group.sequences, -1, *kv.shape[-2:])
     keys, values = (kv[:, which].index_select(0, group.pages).view(shape).transpose(1, 2) for which in (0, 1))
     kv_heads, head_dim = kv.shape[-2:]
-    if group.mask is None:
+    if mask is None:
         keys, values = keys[:, :, : group.rows], values[:, :, : group.rows]
     heads = queries.shape[1]
     if group.rows == 1:
         # The heads that share a KV head become the rows of one attention: its keys are read once.
         folded = queries.view(group.sequences, kv_heads, heads // kv_heads, head_dim)
-        return fn.scaled_dot_product_attention(folded, keys, values, attn_mask=group.mask).reshape(-1, heads, head_dim)
+        return fn.scaled_dot_product_attention(folded, keys, values, attn_mask=mask).reshape(-1, heads, head_dim)
     turned = queries.view(group.sequences, group.rows, heads, head_dim).transpose(1, 2)
-    out = fn.scaled_dot_product_attention(
-        turned, keys, values, attn_mask=group.mask, is_causal=group.mask is None, enable_gqa=True
-    )
+    out = fn.scaled_dot_product_attention(turned, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
     return out.transpose(1, 2).reshape(-1, heads, head_dim)
 
 
@@ -142,26 +166,3 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding, the halves of a head paired (Hugging Face's layout). heads: [rows, heads, head_dim]."""
     first, second = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat((-second, first), dim=-1) * sin
-
-
-def rotary_tables(config: LlamaConfig, context: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, [context, head_dim] each (Su et al., 2021)."""
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = scaled(1.0 / config.rope_theta**steps, config.rope_scaling)
-    angles = torch.outer(torch.arange(context, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def scaled(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """The frequencies after the model's scaling; `llama3` as in Llama 3.1's reference code."""
-    if scaling.kind == "linear":
-        return frequencies / scaling.factor
-    if scaling.kind == "factors":
-        return frequencies / torch.tensor(scaling.factors)
-    if scaling.kind == "llama3":
-        turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns over the original context
-        span = scaling.high_freq_factor - scaling.low_freq_factor
-        keep = ((turns - scaling.low_freq_factor) / span).clamp(0, 1)
-        return frequencies * keep + frequencies / scaling.factor * (1 - keep)
-    return frequencies

@@ -1,0 +1,111 @@
+"""The Splitwise paper's clusters of equal power and cost, and how much load each carries within its SLO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tandem_operator.simulate.published.inputs import poisson
+from tandem_operator.simulate.published.slowdown import slowdown
+from tandem_operator.simulate.published.splitwise import Fleet, Link, Shape, colocated, simulate, split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tandem_operator.simulate.published.costs import Costs
+    from tandem_operator.simulate.published.inputs import Arrivals
+
+A100: Final = "a100-80gb"
+H100: Final = "h100-80gb"
+CAPPED: Final = "h100-80gb-pcap"
+PRIVATE: Final = Link()
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """One kind in its role. Price and power in splitwise-sim's units (notebooks/utils.py); only ratios matter."""
+
+    hardware: str
+    count: int
+
+    @property
+    def price(self) -> float:
+        """Per hour."""
+        return self.count * (2.21 if self.hardware == A100 else 4.76)
+
+    @property
+    def power(self) -> float:
+        """Provisioned; a capped H100 machine is credited with 70 %."""
+        return self.count * {A100: 24.8, H100: 44.0, CAPPED: 44.0 * 0.7}[self.hardware]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A cluster of the paper. prompt None: colocated."""
+
+    name: str
+    prompt: Machines | None
+    decode: Machines
+
+    @property
+    def price(self) -> float:
+        """Of all machines."""
+        return self.decode.price + (self.prompt.price if self.prompt else 0)
+
+    @property
+    def power(self) -> float:
+        """Of all machines."""
+        return self.decode.power + (self.prompt.power if self.prompt else 0)
+
+    def fleet(self, costs: Mapping[str, Costs]) -> Fleet:
+        """Its machines with these costs by hardware."""
+        decode = costs[self.decode.hardware]
+        if self.prompt is None:
+            return colocated(decode, self.decode.count)
+        return split(costs[self.prompt.hardware], self.prompt.count, decode, self.decode.count)
+
+
+# Equal power, conversation trace (notebooks/plots.ipynb; the paper's figure 16 and table VII).
+BASELINE_A100: Final = Design("Baseline-A100", None, Machines(A100, 70))
+BASELINE_H100: Final = Design("Baseline-H100", None, Machines(H100, 40))
+SPLITWISE_AA: Final = Design("Splitwise-AA", Machines(A100, 45), Machines(A100, 25))
+SPLITWISE_HH: Final = Design("Splitwise-HH", Machines(H100, 25), Machines(H100, 15))
+SPLITWISE_HA: Final = Design("Splitwise-HA", Machines(H100, 25), Machines(A100, 26))
+SPLITWISE_HHCAP: Final = Design("Splitwise-HHcap", Machines(H100, 25), Machines(CAPPED, 21))
+CONVERSATION: Final = (BASELINE_A100, BASELINE_H100, SPLITWISE_AA, SPLITWISE_HH, SPLITWISE_HA, SPLITWISE_HHCAP)
+# The same for the code trace.
+CODE: Final = (
+    BASELINE_A100,
+    BASELINE_H100,
+    Design("Splitwise-AA", Machines(A100, 55), Machines(A100, 15)),
+    Design("Splitwise-HH", Machines(H100, 35), Machines(H100, 5)),
+    Design("Splitwise-HA", Machines(H100, 35), Machines(A100, 8)),
+    Design("Splitwise-HHcap", Machines(H100, 35), Machines(CAPPED, 7)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a run takes for true."""
+
+    name: str
+    shape: Shape
+    costs: Mapping[str, Costs]  # by hardware
+    link: Link = PRIVATE
+
+    def meets_slo(self, design: Design, arrivals: Arrivals) -> bool:
+        """Does the cluster carry this load within the paper's SLO, against an idle A100 machine under these rules?"""
+        answers = simulate(design.fleet(self.costs), self.shape, arrivals, self.link)
+        return slowdown(answers, self.costs[A100]).meets_slo
+
+
+def highest_rate(rules: Rules, design: Design, azure: Arrivals, rates: Sequence[int], seconds: float) -> int | None:
+    """The highest of these rates (requests/s, rising) within the SLO, by bisection; None: not even the first."""
+    low, high = -1, len(rates)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if rules.meets_slo(design, poisson(azure, rates[middle], seconds)):
+            low = middle
+        else:
+            high = middle
+    return None if low < 0 else rates[low]
