@@ -236,7 +236,9 @@ def windows_of_this_plan(seen: Observed, now: datetime) -> Sequence[Window]:
     settled_s = 2 * max(newest_window.seconds, 2 * seen.limits.interval_s)
     if seen.decided_at is not None and (now - seen.decided_at).total_seconds() < settled_s:
         return ()
-    return [w for w in seen.history if (newest_window.at - w.at).total_seconds() < newest_window.seconds]
+    # As many as must tell the same, however short a window is beside the interval.
+    span_s = max(newest_window.seconds, MIN_EXCESS * seen.limits.interval_s)
+    return [w for w in seen.history if (newest_window.at - w.at).total_seconds() < span_s]
 
 
 def excess(seen_ms: Sequence[int | None], predicted_ms: float | None, target_ms: int) -> float:
@@ -252,9 +254,14 @@ def batch_room(history: Sequence[Window], most: int) -> float:
     """Requests that a decode worker takes at once: as configured, or as it shows when prompts wait for tickets.
 
     Prompts that wait while prefill workers have time wait for tickets: then the batch that runs is all that there is
-    room for (KV memory, long contexts), whatever the configuration says.
+    room for (KV memory, long contexts), whatever the configuration says. Some windows must agree: at the onset of a
+    burst prompts wait as well, and the mean over the window still says that the workers have time.
     """
-    seen = history[-1]
+    return max(shown_room(window, most) for window in history[-MIN_EXCESS:])
+
+
+def shown_room(seen: Window, most: int) -> float:
+    """The batch that this window shows as all that there is room for; `most` if it shows none."""
     prefill, decode = seen.prefill, seen.decode
     if not prefill.waiting or prefill.busy is None or not seen.prefill_workers:
         return most
