@@ -85,8 +85,8 @@ def cases(data: Path, quick: Quick | None = None) -> Iterator[Case]:
         "switches": (scenarios.alternating(code, conv, seconds / 4, seconds), CHAT),
     }
     long = (
-        ("mooncake conv", "mooncake_conversation_trace.jsonl", 2),
-        ("mooncake synthetic", "mooncake_synthetic_trace.jsonl", 2),
+        ("mooncake conv", "mooncake_conversation_trace.jsonl", 1),
+        ("mooncake synthetic", "mooncake_synthetic_trace.jsonl", 1),
     )
     for name, (trace, slo) in made.items():
         if quick is None or name in quick.names:

@@ -32,6 +32,7 @@ from tandem_operator.simulate.oracle import (
     Costs,
     Grid,
     Schedule,
+    by_count,
     decode_misses,
     fewest_gpus,
     prefill_misses,
@@ -219,8 +220,8 @@ def schedule_for(case: Case, strictness: float, misses: float) -> Schedule:
     costs = Costs(GPUS * grid.step_s, GPUS * START_S)
     targets = case.slo.ttft_ms / 1000 * strictness, case.slo.tpot_ms / 1000 * strictness
     roles = [
-        OracleRole(tuple(count(case.trace, profile, n, target, grid) for n in grid.counts), grid.counts, costs)
-        for count, target in zip((prefill_misses, decode_misses), targets, strict=True)
+        OracleRole(by_count(partial(missed, case.trace, profile, target, grid), grid.counts), grid.counts, costs)
+        for missed, target in zip((prefill_misses, decode_misses), targets, strict=True)
     ]
     prefill, decode = fewest_gpus(roles, misses * len(case.trace))
     return Schedule(prefill, decode, grid.step_s, START_S)

@@ -87,7 +87,7 @@ def most(counts: Sequence[int], first: int, last: int) -> int:
     return max(counts[first : last + 1] or counts[-1:])
 
 
-def prefill_misses(trace: Iterable[Arrival], profile: Profile, count: int, target_s: float, grid: Grid) -> list[int]:
+def prefill_misses(trace: Iterable[Arrival], profile: Profile, target_s: float, grid: Grid, count: int) -> list[int]:
     """Requests by interval of arrival whose first token would come late from `count` workers, first come first served.
 
     One that would be late is not served: so an overload stays in its interval, and intervals can be chosen apart.
@@ -104,7 +104,7 @@ def prefill_misses(trace: Iterable[Arrival], profile: Profile, count: int, targe
     return missed
 
 
-def decode_misses(trace: Iterable[Arrival], profile: Profile, count: int, target_s: float, grid: Grid) -> list[int]:
+def decode_misses(trace: Iterable[Arrival], profile: Profile, target_s: float, grid: Grid, count: int) -> list[int]:
     """Requests by interval that find `count` workers too full for the target, if they come right after their prefill.
 
     All workers share the running requests evenly; a step of the shared batch is a tick of a virtual clock, on which a
@@ -131,6 +131,15 @@ def decode_misses(trace: Iterable[Arrival], profile: Profile, count: int, target
             heappush(ends, (steps + arrival.output - 1, own))
             context += own
     return missed
+
+
+def by_count(missed: Callable[[int], list[int]], counts: Sequence[int]) -> tuple[list[int], ...]:
+    """Misses by count, ascending: beyond the first count that misses nothing, none does."""
+    out: list[list[int]] = []
+    for count in counts:
+        is_enough = bool(out) and not any(out[-1])
+        out.append(out[-1] if is_enough else missed(count))
+    return tuple(out)
 
 
 def cheapest(misses: Sequence[Sequence[int]], counts: Sequence[int], costs: Costs, price: float) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+
 from tandem_operator.plan.facts import RoleUse, Target
 from tandem_operator.plan.study import batch_room, windows_of_this_plan
-
 from tests.plan.examples import NOW, observed, pinned, prompt_window
 
 TARGET = Target({"prefill": 1, "decode": 2}, 1, 2)
