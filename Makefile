@@ -11,7 +11,7 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision
+  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -64,6 +64,9 @@ system:  ## Debian's packages
 cluster: $(CLUSTER)  ## the one-machine control plane
 
 model: $(MODEL)  ## the model that the local worker image carries
+
+bench-transfer: env  ## how fast pages move between two workers, beside a plain copy
+	$(PY) -m e2e.bench.transfer --data $(DATA)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock

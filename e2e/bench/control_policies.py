@@ -27,7 +27,6 @@ from tandem_operator.plan.policies.profile import Profile
 from tandem_operator.plan.policies.signals import Traffic
 from tandem_operator.plan.policies.static import Static
 from tandem_operator.plan.policies.wva import Wva
-from tandem_operator.plan.roofline import prior_of
 from tandem_operator.simulate.oracle import (
     Costs,
     Grid,
@@ -58,6 +57,8 @@ MOST = 12  # workers of a role
 INITIAL = 4
 MAX_BATCH = 256  # vLLM's default max_num_seqs
 SLOWER = {"prefill": 1.4, "decode": 1.25}  # the hidden factors
+# The true workers: shares of peak FLOP/s, bandwidth, link and memory, and seconds of one pass's launches.
+MFU, MBU, LINK_SHARE, MEMORY_SHARE, PASS_S = 0.5, 0.8, 0.6, 0.9, 0.002
 START_S = 120.0  # from the decision to a ready replica
 DRAIN_S = 120.0  # played beyond the last arrival
 # One headroom for every policy that takes a target: the share of a worker's capacity that it should be at.
@@ -94,24 +95,29 @@ def limits_of(case: Case, flips: bool) -> Limits:
 
 
 def truth_of(pool: PoolLimits) -> Truth:
-    """What a worker of the pool really costs: every part of the roofline times the pool's hidden factor."""
-    prior, slower = prior_of(pool.device, pool.gpus, SHAPE), SLOWER[pool.name]
+    """What a worker of the pool really costs: a plain roofline of its own, times the pool's hidden factor.
+
+    It shares no code with plan.roofline, so that the planner's prior has more to find out than a factor.
+    """
+    slower, device, weights = SLOWER[pool.name], pool.device, SHAPE.parameters * SHAPE.element_bytes
+    flops, bandwidth = device.flops * pool.gpus * MFU, device.bandwidth * pool.gpus * MBU
+    kv = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_dim * SHAPE.element_bytes
+    token_s, pass_s = 2 * SHAPE.parameters / flops, PASS_S + weights / bandwidth
     return Truth(
-        prompt_token_s=slower * prior.token_s,
-        step_base_s=slower * prior.pass_s,
-        step_slope_s=slower * prior.token_s,
-        prompt_base_s=slower * prior.pass_s,
-        transfer_token_s=prior.transfer_token_s,
-        prompt_pair_s=slower * prior.pair_s,
-        step_context_s=slower * prior.context_token_s,
-        kv_tokens=floor(prior.kv_room_tokens),
+        prompt_token_s=slower * token_s,
+        step_base_s=slower * pass_s,
+        step_slope_s=slower * token_s,
+        prompt_base_s=slower * pass_s,
+        transfer_token_s=kv / (device.link * pool.gpus * LINK_SHARE),
+        prompt_pair_s=slower * 2 * SHAPE.layers * SHAPE.heads * SHAPE.head_dim / flops,
+        step_context_s=slower * kv / bandwidth,
+        kv_tokens=floor((device.memory_bytes * pool.gpus * MEMORY_SHARE - weights) / kv),
     )
 
 
 def profile_of() -> Profile:
     """The peers' profile, from the truth itself."""
     prefill, decode = (truth_of(pool) for pool in POOLS)
-    room = prior_of(POOLS[1].device, GPUS, SHAPE).kv_room_tokens
     return Profile(
         prefill.prompt_base_s,
         prefill.prompt_token_s,
@@ -120,7 +126,7 @@ def profile_of() -> Profile:
         decode.step_slope_s,
         decode.step_context_s,
         MAX_BATCH,
-        room,
+        float(decode.kv_tokens or 0),
     )
 
 

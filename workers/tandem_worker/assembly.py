@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
@@ -63,7 +63,10 @@ def load(settings: Settings) -> LoadedParts:
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
     tokenizer.check_fits(model.info.vocab, str(settings.model))
+    if not model.info.eos_ids:  # some repositories name it in the tokenizer's files alone
+        model = replace(model, info=replace(model.info, eos_ids=tokenizer.eos_ids))
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
+    grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
     return LoadedParts(Engine(model, sizes, grammars), tokenizer)
 
 
@@ -96,6 +99,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         meter=service.metrics,
         prefill_timeout_s=settings.prefill_timeout_s,
         local_host=None if settings.host in ANY_ADDRESS else settings.host,
+        connections=settings.connections,
     )
     kv_port = await node.start(settings.host, settings.kv_port)
     engine.start()

@@ -45,6 +45,7 @@ class Settings:
     worker: str
     transfer_dir: Path = DOORS
     revision: str = ""
+    connections: int = 1
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -74,6 +75,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         backend=backend,
         transfer_dir=flags.transfer_dir,
         revision=flags.revision,
+        connections=flags.transfer_connections,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -109,6 +111,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
     parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
     parser.add_argument("--transfer-backend", default="tcp", help="tcp, or shm between workers of one machine")
+    parser.add_argument("--transfer-connections", type=positive, default=1, help="tcp: to each prefill worker")
     parser.add_argument("--transfer-dir", type=Path, default=DOORS, help="shm: a directory that all these workers see")
     parser.add_argument("--revision", default="", help="of the model's files; two workers must agree on it")
     return parser

@@ -25,7 +25,11 @@ GPU: Final = "nvidia.com/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One entry. `flops`: peak dense FLOP/s by dtype; `link`: its share of the network. Bytes, bytes/s, watts, USD."""
+    """One entry. `flops`: peak dense FLOP/s by dtype; `link`: its share of the network. Bytes, bytes/s, watts, USD.
+
+    `scale_up`: bytes/s in one direction to the others in the same server or rack (NVLink, xGMI; else PCIe);
+    `domain`: how many share it; 0 and 1: only the network. `generation`: whose kernels it runs.
+    """
 
     name: str
     flops: Mapping[str, float]
@@ -36,6 +40,9 @@ class Accelerator:
     price_per_hour: float
     resource: str = GPU  # extended resource that a pod asks for; empty: none
     products: tuple[str, ...] = field(default=())  # accepted values of PRODUCT_LABEL; empty: any node
+    scale_up: float = 0.0
+    domain: int = 1
+    generation: str = ""
 
     def peak(self, dtype: str) -> float:
         """Peak dense FLOP/s at a dtype of the API. Raises UnknownDTypeError where the entry has none."""
@@ -58,55 +65,75 @@ class BadCatalogueError(ValueError):
     """An entry of the catalogue ConfigMap cannot be read."""
 
 
-def _tera(*, half: float, single: float, fp8: float | None = None) -> dict[str, float]:
-    rates = {"bfloat16": half * 1e12, "float16": half * 1e12, "float32": single * 1e12}
-    return rates if fp8 is None else {**rates, "float8_e4m3": fp8 * 1e12}
+def _tera(
+    *, half: float, single: float, fp8: float | None = None, int8: float | None = None, fp4: float | None = None
+) -> dict[str, float]:
+    rates = {"bfloat16": half, "float16": half, "float32": single, "float8_e4m3": fp8, "int8": int8, "float4_e2m1": fp4}
+    return {name: rate * 1e12 for name, rate in rates.items() if rate is not None}
 
 
 _ENTRIES: Final = (
-    # H100 SXM, as published: 1,979 TFLOPS BF16 and 3,958 FP8 with sparsity; 67 FP32; 80 GB HBM3, 3.35 TB/s; 700 W.
+    # H100 SXM, as published: 1,979 TFLOPS BF16, 3,958 FP8 and INT8 with sparsity; 67 FP32; 80 GB HBM3, 3.35 TB/s;
+    # 700 W; NVLink 900 GB/s in both directions together.
     Accelerator(
-        "h100-sxm", _tera(half=989.5, single=67, fp8=1979), 80 * GIB, 3.35e12, 400 * GIGABIT, 700, 3.0,
-        products=("NVIDIA-H100-80GB-HBM3",),
+        "h100-sxm", _tera(half=989.5, single=67, fp8=1979, int8=1979), 80 * GIB, 3.35e12, 400 * GIGABIT, 700, 3.0,
+        products=("NVIDIA-H100-80GB-HBM3",), scale_up=450e9, domain=8, generation="hopper",
     ),
-    # H100 PCIe, as published: 1,513 BF16 and 3,026 FP8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W.
+    # H100 PCIe, as published: 1,513 BF16, 3,026 FP8 and INT8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W;
+    # PCIe 5.0 x16 (an NVLink bridge joins two).
     Accelerator(
-        "h100-pcie", _tera(half=756.5, single=51, fp8=1513), 80 * GIB, 2.0e12, 200 * GIGABIT, 350, 2.4,
-        products=("NVIDIA-H100-PCIe",),
+        "h100-pcie", _tera(half=756.5, single=51, fp8=1513, int8=1513), 80 * GIB, 2.0e12, 200 * GIGABIT, 350, 2.4,
+        products=("NVIDIA-H100-PCIe",), scale_up=64e9, domain=8, generation="hopper",
     ),
-    # H100, as published, NVL column, one GPU: 1,671 BF16 and 3,341 FP8 sparse; 60 FP32; 94 GB HBM3, 3.9 TB/s; 400 W.
+    # H100, as published, NVL column, one GPU: 1,671 BF16, 3,341 FP8 and INT8 sparse; 60 FP32; 94 GB HBM3, 3.9 TB/s;
+    # 400 W; PCIe 5.0 x16 (an NVLink bridge of 600 GB/s joins two).
     Accelerator(
-        "h100-nvl", _tera(half=835.5, single=60, fp8=1670.5), 94 * GIB, 3.9e12, 200 * GIGABIT, 400, 2.8,
-        products=("NVIDIA-H100-NVL",),
+        "h100-nvl", _tera(half=835.5, single=60, fp8=1670.5, int8=1670.5), 94 * GIB, 3.9e12, 200 * GIGABIT, 400, 2.8,
+        products=("NVIDIA-H100-NVL",), scale_up=64e9, domain=8, generation="hopper",
     ),
-    # H200, as published, SXM column: compute as H100 SXM; 141 GB HBM3e, 4.8 TB/s; 700 W.
+    # H200, as published, SXM column: compute, NVLink as H100 SXM; 141 GB HBM3e (nvidia-smi: 140 GiB), 4.8 TB/s; 700 W.
     Accelerator(
-        "h200-sxm", _tera(half=989.5, single=67, fp8=1979), 141e9, 4.8e12, 400 * GIGABIT, 700, 3.8,
-        products=("NVIDIA-H200",),
+        "h200-sxm", _tera(half=989.5, single=67, fp8=1979, int8=1979), 140 * GIB, 4.8e12, 400 * GIGABIT, 700, 3.8,
+        products=("NVIDIA-H200",), scale_up=450e9, domain=8, generation="hopper",
     ),
-    # A100, as published, 80GB SXM column: 312 BF16 dense; 19.5 FP32; 80 GB HBM2e, 2,039 GB/s; 400 W. No FP8.
+    # A100, as published, 80GB SXM column: 312 BF16 and 624 INT8 dense; 19.5 FP32; 80 GB HBM2e, 2,039 GB/s; 400 W;
+    # NVLink 600 GB/s. No FP8.
     Accelerator(
-        "a100-sxm-80gb", _tera(half=312, single=19.5), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
-        products=("NVIDIA-A100-SXM4-80GB",),
+        "a100-sxm-80gb", _tera(half=312, single=19.5, int8=624), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
+        products=("NVIDIA-A100-SXM4-80GB",), scale_up=300e9, domain=8, generation="ampere",
     ),
-    # HGX B200, as published, one of eight: 4.5 PFLOPS BF16 and 9 FP8 sparse; 75 FP32; 180 GB HBM3e, 7.7 TB/s; 1,000 W.
+    # HGX B200, as published, one of eight: 4.5 PFLOPS BF16, 9 FP8 and INT8, 18 FP4 sparse; 75 FP32; 180 GB HBM3e
+    # (nvidia-smi: 178 GiB), 7.7 TB/s; 1,000 W; NVLink 1.8 TB/s.
     Accelerator(
-        "b200", _tera(half=2250, single=75, fp8=4500), 180e9, 7.7e12, 400 * GIGABIT, 1000, 5.5,
-        products=("NVIDIA-B200",),
+        "b200", _tera(half=2250, single=75, fp8=4500, int8=4500, fp4=9000), 178 * GIB, 7.7e12, 400 * GIGABIT, 1000, 5.5,
+        products=("NVIDIA-B200",), scale_up=900e9, domain=8, generation="blackwell",
     ),
-    # L40S, as published: 362 BF16 and 733 FP8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W.
+    # GB200 NVL72, as published, one of 72: 5 PFLOPS BF16, 10 FP8 and INT8, 20 FP4 sparse; 80 FP32; 186 GB HBM3e,
+    # 8 TB/s; 1,200 W; NVLink 1.8 TB/s through the whole rack.
     Accelerator(
-        "l40s", _tera(half=362, single=91.6, fp8=733), 48e9, 864e9, 100 * GIGABIT, 350, 1.2,
-        products=("NVIDIA-L40S",),
+        "gb200", _tera(half=2500, single=80, fp8=5000, int8=5000, fp4=10000), 184 * GIB, 8e12, 400 * GIGABIT, 1200, 7.0,
+        products=("NVIDIA-GB200",), scale_up=900e9, domain=72, generation="blackwell",
     ),
-    # L4, as published: 242 BF16 and 485 FP8 with sparsity; 30.3 FP32; 24 GB GDDR6, 300 GB/s; 72 W.
+    # L40S, as published: 362 BF16, 733 FP8 and INT8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W; PCIe 4.0 x16.
     Accelerator(
-        "l4", _tera(half=121, single=30.3, fp8=242.5), 24e9, 300e9, 25 * GIGABIT, 72, 0.7,
-        products=("NVIDIA-L4",),
+        "l40s", _tera(half=362, single=91.6, fp8=733, int8=733), 48e9, 864e9, 100 * GIGABIT, 350, 1.2,
+        products=("NVIDIA-L40S",), scale_up=32e9, domain=8, generation="ada",
+    ),
+    # L4, as published: 242 BF16, 485 FP8 and INT8 with sparsity; 30.3 FP32; 24 GB GDDR6, 300 GB/s; 72 W; PCIe 4.0 x16.
+    Accelerator(
+        "l4", _tera(half=121, single=30.3, fp8=242.5, int8=242.5), 24e9, 300e9, 25 * GIGABIT, 72, 0.7,
+        products=("NVIDIA-L4",), scale_up=32e9, domain=8, generation="ada",
+    ),
+    # MI300X, as published: 1,307.4 BF16, 2,614.9 FP8 and INT8 dense; 163.4 FP32; 192 GB HBM3, 5.3 TB/s; 750 W; seven
+    # xGMI links of 128 GB/s in both directions together. NVIDIA's product label does not name it: the resource does.
+    Accelerator(
+        "mi300x", _tera(half=1307.4, single=163.4, fp8=2614.9, int8=2614.9), 192e9, 5.3e12, 400 * GIGABIT, 750, 2.9,
+        resource="amd.com/gpu", scale_up=448e9, domain=8, generation="cdna3",
     ),
     # One core of a server with AVX2: 8 FMA lanes × 2 units × 2 × ~3 GHz; a start that calibration corrects.
     Accelerator(
         "cpu", {"bfloat16": 5e10, "float16": 5e10, "float32": 1e11}, 4 * GIB, 1e10, 10 * GIGABIT, 15, 0.05, resource="",
+        generation="cpu",
     ),
 )  # fmt: skip
 

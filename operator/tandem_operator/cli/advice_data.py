@@ -9,6 +9,7 @@ import yaml
 
 from tandem_operator.api.not_yet import refusals
 from tandem_operator.api.v1alpha1 import DisaggregatedInference, read
+from tandem_operator.cli.engine_args import with_chunk
 from tandem_operator.cli.plan import usd_per_million
 from tandem_operator.plan.advice_words import (
     arithmetic,
@@ -21,6 +22,7 @@ from tandem_operator.plan.advice_words import (
 from tandem_operator.plan.sizing import Mode, Sizer
 
 if TYPE_CHECKING:
+    from tandem_operator.api.base import Part
     from tandem_operator.api.spec_pool import Pool
     from tandem_operator.cli.plan import Consultation
     from tandem_operator.plan.advise import Outlook
@@ -105,7 +107,7 @@ def resource_of(written: DisaggregatedInference, found: Consultation) -> Disaggr
     Replicas begin at the advised count; the maximum is twice that, within the budget, so that the operator can follow
     the load. Raises InvalidResourceError if the rest of the resource contradicts the advice.
     """
-    body = written.to_wire()
+    body = as_written(written)
     body.pop("status", None)
     plan, spec = found.advice.best.plan, body["spec"]
     roles = ("Both",) if plan.mode is Mode.COLOCATED else ("Prefill", "Decode")
@@ -114,8 +116,11 @@ def resource_of(written: DisaggregatedInference, found: Consultation) -> Disaggr
         pool_body(role, group, written.spec.pools, found.question.budget_gpus)
         for role, group in zip(roles, plan.groups, strict=True)
     ]
-    if plan.mode is Mode.COLOCATED:
-        spec.setdefault("rebalance", {}).pop("roleFlips", None)
+    if plan.chunk_tokens is not None:
+        if "roleFlips" in spec.get("rebalance", {}):
+            spec["rebalance"].pop("roleFlips")
+        engine = written.spec.engine
+        spec["engine"] = {**spec.get("engine", {}), "args": with_chunk(engine.name, engine.args, plan.chunk_tokens)}
     return read(body)
 
 
@@ -128,25 +133,20 @@ def pool_body(role: str, group: Group, pools: list[Pool], budget: int) -> dict[s
     return {
         "name": "colocated" if role == "Both" else role.lower(),
         "role": role,
-        "hardware": old.hardware.to_wire() if old else {"accelerator": accelerator},
+        "hardware": as_written(old.hardware) if old else {"accelerator": accelerator},
         "parallelism": {"tensor": group.kind.gpus},
         "replicas": {"min": 1, "initial": group.workers, "max": most},
-        **({"template": template} if old and (template := old.template.to_wire()) else {}),
+        **({"template": template} if old and (template := as_written(old.template)) else {}),
     }
 
 
 def as_yaml(resource: DisaggregatedInference, found: Consultation) -> str:
     """The manifest, below the answer as a comment; what this version does not carry out is said there, too."""
     lines = [verdict_words(found.advice), *(f"not carried out yet: {line}" for line in refusals(resource.spec))]
-    body = without_empty(resource.to_wire())
-    body["metadata"] = {key: body["metadata"][key] for key in ("name", "namespace") if key in body["metadata"]}
-    text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(as_written(resource), sort_keys=False, allow_unicode=True)
     return "".join(f"# {line}\n" for line in lines) + text
 
 
-def without_empty(value: Any) -> Any:
-    """The body without what only repeats that nothing is set."""
-    if isinstance(value, dict):
-        inner = {key: without_empty(item) for key, item in value.items() if key != "status"}
-        return {key: item for key, item in inner.items() if item not in ({}, [], "")}
-    return [without_empty(item) for item in value] if isinstance(value, list) else value
+def as_written(part: Part) -> dict[str, Any]:
+    """The part as somebody wrote it: no defaults that the API would fill in."""
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)

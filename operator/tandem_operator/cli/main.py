@@ -29,6 +29,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 LOAD = "Words like 'isl=512 osl=8 rps=2' (tokens, tokens, requests/s)"
 File = Annotated[Path, typer.Option("--file", "-f", exists=True, dir_okay=False, help="YAML with the resource.")]
+ConfigFlag = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="The model's config.json.")]
 SloFlag = Annotated[str, typer.Option(help="ttft,tpot,percentile: milliseconds, milliseconds, per cent.")]
 
 
@@ -68,6 +69,7 @@ def plan(
     file: File,
     workload: Annotated[str, typer.Option(help=f"{LOAD}, or a trace: Azure's, Mooncake's or plain CSV, JSON lines.")],
     model: Annotated[str | None, typer.Option(help="A known model's shape; default: from spec.model.source.")] = None,
+    config: ConfigFlag = None,
     accelerators: Annotated[str | None, typer.Option(help="Names with commas, or 'all'; default: the pools'.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Budget; default: the resource's.")] = None,
     prefix_hits: Annotated[
@@ -83,7 +85,7 @@ def plan(
     """Disaggregate or not, on which GPUs, in which ratio, and how sure that is: from data sheets and the model."""
     try:
         wanted = resource.from_file(file)
-        shape = shapes.find_shape(model or wanted.spec.model.source, wanted.spec.model.dtype)
+        shape = shapes.shape_of(model or wanted.spec.model.source, wanted.spec.model.dtype, config)
         found = planning.consult(wanted.spec, shape, workload, accelerators, gpus, prefix_hits, objective)
         text = manifest(wanted, found) if output is Output.YAML else ""
     except (ValueError, LookupError, OSError) as error:
@@ -109,6 +111,7 @@ def simulate(  # typer reads each as a flag
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False)] = None,
     model: Annotated[str | None, typer.Option(help="A known model's shape.")] = None,
+    config: ConfigFlag = None,
     workers: Annotated[str, typer.Option(help="Without -f: prefill:decode workers to begin with.")] = "1:2",
     slo: SloFlag = "1500,100,90",
     truth: Annotated[str | None, typer.Option(help="Hidden costs: 'prompt=1 step=30 slope=10' (ms).")] = None,
@@ -124,17 +127,18 @@ def simulate(  # typer reads each as a flag
 ) -> None:
     """Play a load against simulated workers under the operator's own planner."""
     try:
-        limits, shape = playing.simulated(file, model, workers, slo)
+        limits, shape, engine = playing.simulated(file, model, config, workers, slo)
         arrivals, length = playing.offered(workload, trace, rate, seconds, seed)
         truths = playing.truths_of(limits, shape, truth, slower)
-        case = Scenario(limits, shape, truths, window_s=max(30, 2 * limits.interval_s), records=record is not None)
+        window_s = max(30, 2 * limits.interval_s)
+        case = Scenario(limits, shape, truths, window_s, engine=engine, records=record is not None)
         with playing.progress(err, arrivals, length) as told:
             run = Simulation(case, told).play(length)
         found = report.summary(run, limits.slo, length)
         if record is not None:
             record.write_text("".join(json.dumps(r) + "\n" for r in run.records), encoding="utf-8")
         if html is not None:
-            report.write_html(html, run, limits.slo, found, str(trace or "; ".join(workload or [])))
+            report.write_html(html, run, limits.slo, found, trace.name if trace else "; ".join(workload or []))
     except (ValueError, LookupError, OSError, ImportError) as error:
         fail(error)
     if as_json:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.spec_pool import Hardware
+from tandem_operator.cli.engine_args import chunk_of
 from tandem_operator.plan.advice_words import arithmetic, crossing_words, signals, sureness_words, verdict_words
 from tandem_operator.plan.advise import Advice, advise, look_at
 from tandem_operator.plan.crossing import crossings
@@ -139,7 +140,10 @@ def written_plan(spec: Spec, shape: ModelShape, devices: list[Device]) -> Plan |
         return None
     sized = [(own[pool.hardware.accelerator], pool.parallelism.gpus, pool.replicas.start) for pool in pools]
     groups = tuple(Group(Kind(device, n, prior_of(device, n, shape)), count) for device, n, count in sized)
-    return Plan(groups, 2048 if len(groups) == 1 else None)
+    chunk = chunk_of(spec.engine.name, spec.engine.args)
+    if len(groups) == 1:
+        return None if chunk is None else Plan(groups, chunk)
+    return Plan(groups)
 
 
 def words(found: Consultation) -> RenderableType:

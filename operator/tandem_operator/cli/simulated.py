@@ -10,9 +10,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.cli import resource, scenario, shapes
+from tandem_operator.cli.engine_args import chunk_of
 from tandem_operator.plan.facts import Slo
 from tandem_operator.plan.limits import device_of, limits_of
 from tandem_operator.simulate import traces
+from tandem_operator.simulate.truth import Engine
 from tandem_operator.simulate.workload import WorkloadError, parse_phase, poisson
 
 if TYPE_CHECKING:
@@ -28,16 +30,20 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0  # simulated seconds between two looks at the bar
 
 
-def simulated(file: Path | None, model: str | None, workers: str, slo: str) -> tuple[Limits, ModelShape]:
-    """Limits and shape of the resource, or of a small cluster of CPU workers."""
+def simulated(
+    file: Path | None, model: str | None, config: Path | None, workers: str, slo: str
+) -> tuple[Limits, ModelShape, Engine]:
+    """Limits, shape and engine of the resource, or of a small cluster of CPU workers."""
     if file is not None:
         spec = resource.from_file(file).spec
-        return limits_of(spec), shapes.find_shape(model or spec.model.source, spec.model.dtype)
+        shape = shapes.shape_of(model or spec.model.source, spec.model.dtype, config)
+        chunk = chunk_of(spec.engine.name, spec.engine.args)
+        return limits_of(spec), shape, Engine() if chunk is None else Engine(chunk_tokens=chunk)
     prefill, _, decode = workers.partition(":")
     ttft, tpot, percent = (int(x) for x in slo.split(","))
     device = device_of(Hardware(accelerator="cpu"), "bfloat16", CATALOGUE)
     limits = scenario.small_limits(int(prefill), int(decode), Slo(ttft, tpot, percent), 5, device)
-    return limits, shapes.find_shape(model or "smollm2-135m")
+    return limits, shapes.shape_of(model or "smollm2-135m", "bfloat16", config), Engine()
 
 
 def offered(

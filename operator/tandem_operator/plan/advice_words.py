@@ -142,10 +142,10 @@ def decode_words(sizer: Sizer, group: Group) -> str:
     fixed, linear, reading = (1000 * part for part in prior.step_parts(1 + side.batch, context))
     step = fixed + linear + reading
     return (
-        f"{traffic.sized_rate:.2f} requests/s × {traffic.output.mean - 1:,.0f} tokens = {demand:,.0f} tokens/s; with "
-        f"{side.batch:.2f} other requests of {context:,.0f} tokens on a worker a step takes {fixed:.1f} (weights, "
-        f"launch) + {linear:.1f} (linear layers) + {reading:.1f} (KV) = {step:.1f} ms, and {group.workers} × "
-        f"{side.batch:.2f} ÷ {step:.1f} ms = {1000 * group.workers * side.batch / step:,.0f} tokens/s; "
+        f"{traffic.sized_rate:.2f} requests/s × {traffic.output.mean - 1:,.0f} tokens = {demand:,.0f} tokens/s; a "
+        f"request runs beside {side.batch:.1f} others of {context:,.0f} tokens, and a step takes {fixed:.1f} (weights, "
+        f"launch) + {linear:.1f} (linear layers) + {reading:.1f} (KV) = {step:.1f} ms; {demand:,.0f} tokens/s × "
+        f"{step:.1f} ms ÷ {group.workers} = {demand * step / 1000 / group.workers:.1f} requests on a worker; "
         f"{room_words(sizer, group)}, {percent(side.utilisation)} of the throughput there"
     )
 

@@ -26,6 +26,7 @@ SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this 
 OUTLIER_MADS = 4.0
 NEIGHBOURS = 3  # windows to either side that an outlier is told from
 HALF_LIFE_WINDOWS = 4.0
+FADED = 0.03  # windows whose weight has fallen to this share say nothing more
 DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 
 
@@ -98,7 +99,7 @@ def fit_role(role: Role, prior: Prior, history: Sequence[Window], share: float, 
     new, points = overlap_of(history), []
     for window, weight in zip(history, weights(history), strict=True):
         use = use_of(window, role, pool)
-        if use is None:
+        if use is None or weight < FADED * new:
             continue
         found = prefill_point(prior, window, use, share) if role is Role.PREFILL else decode_point(prior, window, use)
         if found is not None:

@@ -121,15 +121,20 @@ class Desk:
         kind = a.kind * b.kind
         return Rating(kind, min(kind, a.stern * b.stern), max(a.utilisation, b.utilisation))
 
+    def rate_of(self, target: Target) -> Rating:
+        """A target's rating."""
+        return self.rate(self._counts(target), target.prefill)
+
     def weigh(self, target: Target, now: Target) -> Option:
         """The option of going from the target `now` to `target`, with its latencies."""
-        pools = target.pools
-        counts = tuple(pools.get(p.name, 0) for p in self.limits.pools)
-        first, then = self.split(counts, target.prefill)
-        rating = self.rate(counts, target.prefill)
+        pools, rating = target.pools, self.rate_of(target)
+        first, then = self.split(self._counts(target), target.prefill)
         forecast = together(self._side(Role.PREFILL, first), self._side(Role.DECODE, then), self._drain_s(first))
         cost, gpus = cost_of(self.limits, pools), gpus_of(self.limits, pools)
         return Option(target, forecast, rating.sure, cost, gpus, change_between(self.limits, now, target))
+
+    def _counts(self, target: Target) -> Counts:
+        return tuple(target.pools.get(p.name, 0) for p in self.limits.pools)
 
     def _score_prompts(self, crew: Counts) -> Score:
         load = self._load

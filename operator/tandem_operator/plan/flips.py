@@ -47,6 +47,24 @@ def choose_flips(
     if missing_prefill < 0 < missing_decode:
         least = max(min_prefill, target.prefill)
         return flips_from(living, Role.PREFILL, min(missing_decode, -missing_prefill), least, homes(pools))
+    return swap_home(living, min_prefill, min_decode, pools) if missing_prefill == missing_decode == 0 else ()
+
+
+def swap_home(
+    living: Sequence[WorkerState], min_prefill: int, min_decode: int, pools: Sequence[PoolLimits]
+) -> tuple[Flip, ...]:
+    """The first flip of two that bring workers home that do each other's roles on different devices; none otherwise.
+
+    Counts are right then, but the plan was predicted with each device at home. All have to be ready: a pod that comes
+    or goes will bring flips of its own. The next call sees one worker too many in a role, and returns the other.
+    """
+    home, devices = homes(pools), {p.name: p.device for p in pools}
+    away = [w for w in living if home.get(w.pool) not in (None, w.role)]
+    if not all(w.ready for w in living) or len({w.role for w in away}) < 2 or len({devices[w.pool] for w in away}) < 2:
+        return ()
+    for role, minimum in ((Role.DECODE, min_decode), (Role.PREFILL, min_prefill)):
+        if flips := flips_from([w for w in living if w.role is role], role, 1, minimum, home):
+            return flips
     return ()
 
 

@@ -10,12 +10,13 @@ from tandem_operator.plan.candidates import has_both
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_metrics
 from tandem_operator.plan.stuck import is_stuck, serving_roles
+from tandem_operator.plan.study import served_as
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tandem_operator.plan.bounds import Guard
-    from tandem_operator.plan.facts import Observed, Target
+    from tandem_operator.plan.facts import Observed
 
 
 def hold_when_colocated(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001
@@ -59,15 +60,10 @@ def hold_in_cooldown(seen: Observed, now: datetime) -> Decision | None:
         return hold(seen, "Cooldown", f"the target changed {age:.0f} s ago; a window takes {seconds} s to fill")
     since = newest.at - timedelta(seconds=newest.seconds)
     for window in seen.history:
-        if window.at > since and not matches(window.prefill_workers, window.decode_workers, target):
+        if window.at > since and not served_as(window, target):
             words = f"{window.prefill_workers}:{window.decode_workers} workers served within the newest window"
             return hold(seen, "Cooldown", f"{words}; the target is {target.prefill}:{target.decode}")
     return None
-
-
-def matches(prefill: int | None, decode: int | None, target: Target) -> bool:
-    """Did these workers serve as the target says? An unknown count does not contradict it."""
-    return prefill in (None, target.prefill) and decode in (None, target.decode)
 
 
 def hold(seen: Observed, reason: str, message: str) -> Decision:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHUNK_TOKENS = 256  # KV travels chunk by chunk beside the compute; only the last chunk is waited for
 BEYOND_MS = 600_000.0  # ten minutes: a latency beyond this is "beyond every bound"
-HALVINGS = 40  # ten minutes to a nanosecond
+HALVINGS = 30  # ten minutes to a microsecond
 STEPS = 12  # Newton's, from below, on a concave function: more than enough
 LEAST_S = 1e-9  # nothing takes no time at all
 LEAST_SPREAD = 0.02  # of a request's mean step: what no formula knows

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tandem_operator.api.catalogue import CATALOGUE, Accelerator
+from tandem_operator.plan.performance import kv
+from tandem_operator.plan.performance.collectives import link_efficiency
+from tandem_operator.plan.performance.config import ModelConfig
+from tandem_operator.plan.performance.costs import costs_of
+from tandem_operator.plan.performance.deployment import Deployment, room_tokens
+from tandem_operator.plan.performance.engine import ENGINES
+from tandem_operator.plan.performance.parallel import Parallelism
+from tandem_operator.plan.performance.precision import Precision
+from tandem_operator.plan.performance.weights import attention_parameters
 
 if TYPE_CHECKING:
     from tandem_operator.plan.facts import Device, ModelShape
 
-# Shares of the data sheet's peak that engines reach (reference figures: MFU 0.45-0.6, MBU about 0.8).
-PREFILL_MFU = 0.5
-DECODE_MBU = 0.8
-# Large transfers reach about 60 % of a link's line rate at 0.8 GB; small ones less.
-LINK_SHARE = 0.6
-# Kernel launches, scheduling and sampling of one forward pass.
-PASS_FLOOR_S = 0.002
-# What weights and KV cache may use of a device's memory; the rest is activations and fragmentation.
-MEMORY_SHARE = 0.9
-
+# Tokens whose KV travels in one message: a chunk of a prompt.
+MESSAGE_TOKENS: Final = 256
+# Stored bytes of an element -> a format with as many.
+_STORED: Final = {1: "float8_e4m3", 2: "bfloat16", 4: "float32"}
 
 # A cost's three parts, in seconds by the data sheet; calibration finds a factor for each.
 Parts = tuple[float, float, float]
@@ -52,25 +57,76 @@ class Prior:
 
 
 def kv_bytes_per_token(model: ModelShape) -> int:
-    """KV cache of one token, in bytes, over all layers and ranks.
-
-    2 (K and V) x layers x KV heads x head_dim x element size (vLLM, SOSP'23, section 3, with KV heads for
-    GQA). Llama-3.1-70B, bf16: 327,680 B.
-    """
-    return 2 * model.layers * model.kv_heads * model.head_dim * model.element_bytes
+    """KV cache of one token, in bytes, over all layers and ranks; see performance.kv.token_bytes."""
+    return round(kv.token_bytes(config_of(model), stored_as(model)))
 
 
 def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
-    """The roofline of one worker that spans `gpus` devices (tensor parallel: FLOP/s, bytes/s and memory add up)."""
-    flops = device.flops * gpus * PREFILL_MFU
-    bandwidth = device.bandwidth * gpus * DECODE_MBU
-    weights = model.parameters * model.element_bytes
-    kv = kv_bytes_per_token(model)
+    """The roofline of one worker that spans `gpus` devices (tensor parallel), from the performance model's unit costs.
+
+    A step's parts are added where the performance model takes the slower of computing and reading the weights: the sum
+    is at most twice the maximum, and calibration takes the rest.
+    """
+    where = Deployment(config_of(model), hardware_of(device, model), precision_of(model), Parallelism(tensor=gpus))
+    costs = costs_of(where)
+    token_bytes = kv.token_bytes(where.model, where.precision.kv)
+    link = device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
     return Prior(
-        pass_s=PASS_FLOOR_S + weights / bandwidth,
-        token_s=2 * model.parameters / flops,
-        pair_s=2 * model.layers * model.heads * model.head_dim / flops,
-        context_token_s=kv / bandwidth,
-        transfer_token_s=kv / (device.link * gpus * LINK_SHARE),
-        kv_room_tokens=max(0.0, (device.memory_bytes * gpus * MEMORY_SHARE - weights) / kv),
+        pass_s=ENGINES["tandem"].step_s + costs.floor_s + costs.latency_s + costs.linear.read_s + costs.head.read_s,
+        token_s=costs.linear.token_s + costs.activation_s + costs.message_s,
+        pair_s=costs.pair_s / 2,
+        context_token_s=costs.context_s,
+        transfer_token_s=token_bytes / link,
+        kv_room_tokens=room_tokens(where),
+    )
+
+
+def stored_as(model: ModelShape) -> str:
+    """A format with the element size that the workers report."""
+    return _STORED.get(model.element_bytes, "bfloat16")
+
+
+def precision_of(model: ModelShape) -> Precision:
+    """Weights and KV of one format: workers report one element size."""
+    stored = stored_as(model)
+    return Precision(stored, stored, stored)
+
+
+def config_of(model: ModelShape) -> ModelConfig:
+    """The performance model's config: what attention and vocabulary leave of the parameters is dense MLPs.
+
+    Embeddings count once where two would be more than a quarter of the model: such small models tie them.
+    """
+    embedding = model.vocab * model.hidden_size
+    tied = 2 * embedding > model.parameters / 4
+    base = ModelConfig(
+        model.layers,
+        model.hidden_size,
+        model.heads,
+        model.kv_heads,
+        model.head_dim,
+        model.vocab,
+        dense_layers=model.layers,
+        dense_width=0,
+        tied=tied,
+    )
+    rest = model.parameters - embedding * (1 if tied else 2) - model.layers * attention_parameters(base)
+    width = max(rest, 0) // (3 * model.hidden_size * model.layers)
+    return replace(base, dense_width=width)
+
+
+def hardware_of(device: Device, model: ModelShape) -> Accelerator:
+    """The device as the performance model wants it: its links between GPUs and its generation are the catalogue's."""
+    known = CATALOGUE.get(device.name)
+    return Accelerator(
+        device.name,
+        {"bfloat16": device.flops, stored_as(model): device.flops},
+        device.memory_bytes,
+        device.bandwidth,
+        device.link,
+        watts=known.watts if known else 0.0,
+        price_per_hour=device.price_per_hour,
+        scale_up=known.scale_up if known else 0.0,
+        domain=known.domain if known else 1,
+        generation=known.generation if known else "",
     )

@@ -92,7 +92,7 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
         f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
-        f"{case.current.gpus - option.gpus} GPUs are given back"
+        f"GPUs given back: {case.current.gpus - option.gpus}"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_pools
-from tandem_operator.plan.candidates import crews, is_legal
+from tandem_operator.plan.candidates import cost_of, crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
@@ -101,8 +101,8 @@ class Study:
         """A plan that was found, with its latencies."""
         return None if found is None else self.desk.weigh(self.search.target(found), self.current.target)
 
-    def neighbours(self, option: Option) -> list[Option]:
-        """The legal plans one flip or one replica away: what an engineer would ask about."""
+    def neighbours(self, option: Option, count: int) -> list[Option]:
+        """The best plans one flip or one replica away, the present one left out: what an engineer would ask about."""
         limits, target = self.seen.limits, option.target
         shifts = [(target.pools, target.prefill + d) for d in (-1, 1)]
         for pool in limits.pools:
@@ -110,7 +110,9 @@ class Study:
                 pools = {**target.pools, pool.name: target.pools[pool.name] + d}
                 shifts.append((pools, target.prefill + (d if pool.role is Role.PREFILL else 0)))
         targets = [Target(pools, prefill, sum(pools.values()) - prefill) for pools, prefill in shifts]
-        return [self.desk.weigh(t, self.current.target) for t in targets if is_legal(limits, t)]
+        legal = [t for t in targets if t != self.current.target and is_legal(limits, t)]
+        ranked = sorted(legal, key=lambda t: (-round(self.desk.rate_of(t).sure, 3), cost_of(limits, t.pools)))
+        return [self.desk.weigh(t, self.current.target) for t in ranked[:count]]
 
     @property
     def _better(self) -> Bar:
@@ -195,7 +197,7 @@ def less_kind(model: Model, forecast: Forecast, seen: Observed, now: datetime) -
     """The model with the factors by which observed latencies exceed what it gives for the present plan.
 
     Lengths that vary much, a slow network, a busy node: what the formulas leave out shows as targets that are missed
-    although they should be met. Only after two full windows of this plan, and only for a target that is missed.
+    although they should be met. Only after full windows of this plan, and only for a target that each of them misses.
     """
     recent = windows_of_this_plan(seen, now)
     slo = seen.limits.slo
@@ -213,14 +215,23 @@ def is_queue_long(seen: Observed) -> bool:
 
 
 def windows_of_this_plan(seen: Observed, now: datetime) -> Sequence[Window]:
-    """The windows of the last window's length, if the target has stood for two of them; else none."""
-    newest_window = seen.history[-1]
+    """The newest windows that are all of this plan, over one window's length but MIN_EXCESS at least; else none."""
+    newest_window, target = seen.history[-1], seen.target
     settled_s = 2 * max(newest_window.seconds, 2 * seen.limits.interval_s)
     if seen.decided_at is not None and (now - seen.decided_at).total_seconds() < settled_s:
         return ()
-    # As many as must tell the same, however short a window is beside the interval.
-    span_s = max(newest_window.seconds, MIN_EXCESS * seen.limits.interval_s)
-    return [w for w in seen.history if (newest_window.at - w.at).total_seconds() < span_s]
+    found: list[Window] = []
+    for window in reversed(seen.history):
+        is_near = (newest_window.at - window.at).total_seconds() < newest_window.seconds
+        if target is None or not served_as(window, target) or not (is_near or len(found) < MIN_EXCESS):
+            break
+        found.append(window)
+    return found
+
+
+def served_as(window: Window, target: Target) -> bool:
+    """Did the target's workers serve when the window was taken? An unknown count does not contradict it."""
+    return window.prefill_workers in (None, target.prefill) and window.decode_workers in (None, target.decode)
 
 
 def excess(seen_ms: Sequence[int | None], predicted_ms: float | None, target_ms: int) -> float:

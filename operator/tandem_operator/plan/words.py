@@ -102,16 +102,10 @@ def closest_words(study: Study, option: Option) -> str:
 
 def alternatives(study: Study, chosen: Option) -> tuple[Alternative, ...]:
     """The chosen option, staying, and the best of the plans one flip or one replica away, each with why not."""
-    known = (chosen.target, study.current.target)
-    others = sorted((o for o in study.neighbours(chosen) if o.target not in known), key=usefulness)
     staying = [] if study.current.target == chosen.target else [study.current]
-    shown = [chosen, *staying, *others][:SHOWN]
+    shown = [chosen, *staying]
+    shown += study.neighbours(chosen, SHOWN - len(shown))
     return tuple(Alternative(o.target, o.forecast.prediction(), o.gpus, rejection(study, chosen, o)) for o in shown)
-
-
-def usefulness(option: Option) -> tuple[float, float, int]:
-    """Sort key: the surest first, then the cheapest, then the nearest."""
-    return -round(option.sure, 3), option.cost, option.change
 
 
 def rejection(study: Study, chosen: Option, option: Option) -> str:
@@ -120,6 +114,8 @@ def rejection(study: Study, chosen: Option, option: Option) -> str:
         return ""
     if not study.is_feasible(option) and option.sure < chosen.sure:
         return f"attainment {100 * option.sure:.0f} % (one sigma low) against {100 * chosen.sure:.0f} %"
+    if option.cost < chosen.cost:
+        return "cheaper, but beyond one step or without headroom"
     if option.cost > chosen.cost:
         return f"takes {option.gpus} GPUs, the choice takes {chosen.gpus}"
     if option.change > chosen.change and option.forecast.attainment <= chosen.forecast.attainment:

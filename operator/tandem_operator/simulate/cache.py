@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 
 class PrefixCache:
-    """Least recently used blocks go first; a held block never goes.
+    """Least recently used blocks go first; a held block never goes. `idle`: blocks that may go, in order of last use.
 
     A hash covers its block and all before it, so equal hashes mean equal prefixes.
     """
 
-    __slots__ = ("_held", "_idle")
+    __slots__ = ("_held", "idle")
 
     def __init__(self) -> None:
         """Nothing is cached."""
         self._held: dict[int, int] = {}  # hash -> users
-        self._idle: dict[int, None] = {}  # in order of last use
+        self.idle: dict[int, None] = {}
 
     def __len__(self) -> int:
         """Blocks in memory, held and idle."""
-        return len(self._held) + len(self._idle)
+        return len(self._held) + len(self.idle)
 
     @property
     def held(self) -> int:
@@ -33,7 +33,7 @@ class PrefixCache:
 
     def match(self, hashes: Sequence[int]) -> int:
         """Leading blocks that are here."""
-        held, idle = self._held, self._idle
+        held, idle = self._held, self.idle
         for count, one in enumerate(hashes):
             if one not in held and one not in idle:
                 return count
@@ -43,8 +43,8 @@ class PrefixCache:
         """Use these blocks; those that were not here are now. Returns how many were new."""
         new = 0
         for one in hashes:
-            if one in self._idle:
-                del self._idle[one]
+            if one in self.idle:
+                del self.idle[one]
             elif one not in self._held:
                 new += 1
             self._held[one] = self._held.get(one, 0) + 1
@@ -57,9 +57,9 @@ class PrefixCache:
                 self._held[one] -= 1
             else:
                 del self._held[one]
-                self._idle[one] = None
+                self.idle[one] = None
 
     def evict(self, blocks: int) -> None:
         """Forget so many idle blocks, or all that there are."""
-        for one in list(islice(self._idle, blocks)):
-            del self._idle[one]
+        for one in list(islice(self.idle, blocks)):
+            del self.idle[one]

@@ -7,7 +7,7 @@ its KV travels while it is computed; when the rest has arrived it joins the batc
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import inf
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.plan.facts import Role
@@ -35,9 +35,6 @@ class Timer:
     """The subject of an event that is never void."""
 
     version = 0
-
-
-TIMER = Timer()
 
 
 class Cluster:
@@ -92,27 +89,25 @@ class Cluster:
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do this then."""
-        self._push(time, lambda _: action(), TIMER, 0)
+        self._push(time, lambda _: action(), Timer, 0)
 
     def run_until(self, end: float) -> None:
         """Process every event up to `end` (seconds since the start)."""
         self.changed()
-        events = self._events
-        while True:
-            request = self._next
-            if events and (request is None or events[0][0] < request.arrived):
-                if events[0][0] > end:
-                    break
-                self.now, _, handle, subject, version = heappop(events)
-                if subject.version == version:
-                    handle(subject)
-            elif request is not None and request.arrived <= end:
-                self._arrive(request)
-            else:
-                break
+        while (request := self._next) is not None and request.arrived <= end:
+            self._handle_before(request.arrived)
+            self._arrive(request)
+        self._handle_before(nextafter(end, inf))
         self.now = end
         for worker in self.workers:
             worker.count_until(end)
+
+    def _handle_before(self, time: float) -> None:
+        events = self._events
+        while events and events[0][0] < time:
+            self.now, _, handle, subject, version = heappop(events)
+            if subject.version == version:
+                handle(subject)
 
     # --- arrivals ---
 
@@ -179,18 +174,15 @@ class Cluster:
         for request in ended:
             self._end(request, worker)
         self._begin(worker)
-        if ended:
-            self._freed(worker)
+        self._freed(worker)
 
     def _begin(self, worker: SimWorker) -> None:
         """At the end of an iteration, or idle: who has come joins, the head is admitted, and the next run begins."""
         if worker.until < inf or worker.gone_at is not None:
             return
-        for request in worker.joining:
-            del worker.coming[request]
-            worker.batch.add(request)
-        worker.joining.clear()
-        if worker.memory.room < inf:
+        if worker.joining:
+            worker.join()
+        if worker.batch.size > worker.memory.free:
             self._preempt(worker)
         admitted = worker.queue and not worker.admitted and self._admit(worker)
         worker.start(self.now)
@@ -224,8 +216,9 @@ class Cluster:
             if decode is not worker and decode.is_short():
                 self._cut(decode)
         if decode is not worker:
-            head.source = worker.memory.reserve(head, head.tokens)
+            head.source = worker.memory.reserve(head, head.tokens, worker.batch.size)
             if head.source is None:
+                worker.waiters[worker] = None
                 return False
         worker.admit(decode)
         return True
@@ -276,6 +269,7 @@ class Cluster:
             self._begin(decode)
         else:
             self._cut(decode)
+        self._freed(decode)  # a block that came twice is kept once
 
     # --- ends ---
 
@@ -319,18 +313,16 @@ class Cluster:
             request.ticket = None
 
     def _drop_source(self, request: Request, prefill: SimWorker) -> None:
-        """The prefill worker's pages are free again, and its head may have waited for them."""
+        """The prefill worker's pages are free again."""
         if request.source is None:
             return
         prefill.memory.release(request, request.source)
         request.source = None
-        if prefill.until == inf and (prefill.queue or prefill.leaving):
-            self._begin(prefill)
-        elif prefill.queue and not prefill.admitted:
-            self._cut(prefill)
+        self._retire(prefill)
+        self._freed(prefill)
 
     def _freed(self, decode: SimWorker) -> None:
-        """Room for tickets: heads that waited for it may start."""
+        """Room: heads that waited for it, for a ticket or for pages of their own, may start."""
         if decode.waiters:
             waiting, decode.waiters = decode.waiters, {}
             for worker in waiting:

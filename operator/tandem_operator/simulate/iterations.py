@@ -35,12 +35,16 @@ class Iterations:
 
     def __init__(self) -> None:
         """No work."""
+        self.chunk = 1  # so that all is cleared
         self.clear()
 
     def clear(self) -> None:
         """Forget the work that ended."""
-        self.count = self.chunk = self.tokens = self.batch = 0
-        self.chunk_first = self.chunk_by = self.once = self.saved = self.step_first = self.step_by = 0.0
+        self.count = self.batch = 0
+        self.step_first = self.step_by = 0.0
+        if self.chunk:
+            self.chunk = self.tokens = 0
+            self.chunk_first = self.chunk_by = self.once = self.saved = 0.0
 
     def chunks(self, truth: Truth, before: int, tokens: int, chunk: int, is_fresh: bool) -> None:
         """Compute `tokens` of a prompt in chunks, behind `before` cached or computed ones; the last may be shorter."""

@@ -67,6 +67,8 @@ class Flow:
     def share(self) -> float:
         """The rate that its links allow now, tokens/s."""
         a, b = self.ends
+        if len(a.flows) == 1 and len(b.flows) == 1:
+            return min(self.cap, a.rate, b.rate)
         if self.cap < inf:
             return min(self.cap, a.part(), b.part())
         return min(a.tail_part(), b.tail_part())

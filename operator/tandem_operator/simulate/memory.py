@@ -22,22 +22,22 @@ class Hold:
 
 
 class Memory:
-    """All or nothing at admission; a page at a time while decoding. Idle blocks go when pages are needed."""
+    """All or nothing at admission; a page at a time while decoding. Idle blocks go when pages are needed.
 
-    __slots__ = ("block_pages", "cache", "engine", "own", "room")
+    `own`: pages of running requests, without blocks. `free`: pages to be had, idle blocks among them.
+    """
+
+    __slots__ = ("block_pages", "cache", "engine", "free", "own", "room", "whole_tokens")
 
     def __init__(self, truth: Truth, engine: Engine) -> None:
         """Empty. Without a limit nothing is ever refused or evicted."""
         self.engine = engine
         self.room = inf if truth.kv_tokens is None else truth.kv_tokens // engine.page_tokens
-        self.own = 0  # pages of running requests, without blocks
+        self.whole_tokens = self.room * engine.page_tokens
+        self.free: float = self.room
+        self.own = 0
         self.block_pages = engine.block_tokens // engine.page_tokens
         self.cache = PrefixCache()
-
-    @property
-    def free(self) -> float:
-        """Pages to be had, idle blocks among them."""
-        return self.room - self.own - self.block_pages * self.cache.held
 
     def cached(self, request: Request) -> int:
         """Leading tokens of a request that are here. The last token is always computed: it gives the first answer."""
@@ -47,50 +47,62 @@ class Memory:
 
     def reserve(self, request: Request, tokens: int, spare: int = 0) -> Hold | None:
         """Pages for so many tokens, its cached blocks kept from eviction; None where they and `spare` do not fit."""
-        need, blocks = self.engine.pages(tokens), 0
-        hashes: tuple[int, ...] = ()
+        need = -(-tokens // self.engine.page_tokens)
         if request.hashes:
-            hashes = self._full(request)
-            blocks = self.cache.match(hashes)
-            self.cache.hold(hashes[:blocks])
-            need -= blocks * self.block_pages
-        if not self._make(need, spare):
-            self.cache.release(hashes[:blocks])
+            return self._reserve_behind(request, need, spare)
+        if need + spare > self.free:
             return None
-        self.own += need
-        return Hold(need, blocks)
+        self._take(need)
+        return Hold(need, 0)
 
     def publish(self, request: Request, hold: Hold) -> None:
         """The KV is here: full blocks of the prompt become the cache's, and one that came twice is kept once."""
         if not request.hashes:
             return
         hashes = self._full(request)[hold.blocks :]
-        self.cache.hold(hashes)
         pages = len(hashes) * self.block_pages
         hold.pages -= pages
         hold.blocks += len(hashes)
         self.own -= pages
+        self.cache.hold(hashes)
+        self._count()
 
     def grow(self, pages: int) -> None:
         """Running requests claimed more pages; the caller asked `free`."""
-        self._make(pages, 0)
-        self.own += pages
+        if self.room < inf:
+            self._take(pages)
 
-    def release(self, request: Request, hold: Hold, pages: int | None = None) -> None:
-        """Everything back; `pages`: what its own came to by growing. Blocks stay in the cache."""
-        self.own -= hold.pages if pages is None else pages
+    def release(self, request: Request, hold: Hold) -> None:
+        """Everything back. Blocks stay in the cache."""
+        self.own -= hold.pages
+        self.free += hold.pages
         if hold.blocks:
             self.cache.release(self._full(request)[: hold.blocks])
+            self._count()
 
-    def _make(self, need: int, spare: int) -> bool:
-        """Evict until `need` pages fit; False if `need` and `spare` never will."""
-        left = self.free - need
-        if left < spare:
-            return False
-        idle = self.block_pages * (len(self.cache) - self.cache.held)
-        if left < idle:
-            self.cache.evict(ceil((idle - left) / self.block_pages))
-        return True
+    def _reserve_behind(self, request: Request, need: int, spare: int) -> Hold | None:
+        hashes = self._full(request)
+        blocks = self.cache.match(hashes)
+        need -= blocks * self.block_pages
+        self.cache.hold(hashes[:blocks])
+        self._count()
+        if need + spare > self.free:
+            self.cache.release(hashes[:blocks])
+            self._count()
+            return None
+        self._take(need)
+        return Hold(need, blocks)
+
+    def _take(self, pages: int) -> None:
+        """Book pages that are free; idle blocks make way."""
+        self.own += pages
+        self.free -= pages
+        if (idle := len(self.cache.idle)) and self.free < idle * self.block_pages:
+            self.cache.evict(ceil(idle - self.free / self.block_pages))
+
+    def _count(self) -> None:
+        """Blocks came into use or out of it."""
+        self.free = self.room - self.own - self.block_pages * self.cache.held
 
     def _full(self, request: Request) -> tuple[int, ...]:
         return request.hashes[: request.prompt // self.engine.block_tokens]

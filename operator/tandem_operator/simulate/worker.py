@@ -115,22 +115,25 @@ class SimWorker:
 
     def promise(self, request: Request, now: float) -> bool:
         """Give the request a ticket: a seat, and pages for its tokens and the first answer; False: no room now."""
-        batch, memory = self.batch, self.memory
+        batch, memory, run = self.batch, self.memory, self.run
         if batch.size + len(self.coming) >= self.max_batch:
             return False
         # A spare page for everybody who decodes, or the newcomer would be thrown out at the next page's end.
-        spare = batch.size + (self._growing(now) if memory.room < inf else 0)
-        request.ticket = memory.reserve(request, request.tokens + 1, spare)
+        tokens, spare = request.tokens + 1, batch.size
+        if run.batch and self.until < inf:
+            spare += self._claimed(self.engine.pages(tokens) + spare, now)
+        request.ticket = memory.reserve(request, tokens, spare)
         if request.ticket is None:
             return False
         self.coming[request] = None
         return True
 
-    def _growing(self, now: float) -> int:
-        """Pages that the run has claimed with the iteration under way; they are booked when it ends."""
+    def _claimed(self, besides: int, now: float) -> int:
+        """Pages that the run claims up to the iteration under way, booked at its end; a bound where that will do."""
         run, batch = self.run, self.batch
-        if self.until == inf or not run.batch:
-            return 0
+        bound = batch.at_most(run.count)
+        if bound + besides <= self.memory.free:
+            return bound
         return batch.growth(min(run.ending_by(now - self._from), run.count))
 
     def is_short(self) -> bool:
@@ -142,17 +145,18 @@ class SimWorker:
 
     def fits(self, request: Request) -> bool:
         """Would all its tokens fit here, alone?"""
-        return self.engine.pages(request.prompt + request.output) <= self.memory.room
+        return request.prompt + request.output <= self.memory.whole_tokens
 
     def admit(self, decode: SimWorker) -> None:
         """The head may run; what is cached here is not computed, and what the decode worker has does not travel."""
         head, engine = self.queue[0], self.engine
+        tokens, block, chunk = head.prompt + head.generated, engine.block_tokens, engine.chunk_tokens
         hold = head.ticket if decode is self else head.source
         assert hold is not None and head.ticket is not None  # noqa: S101, PT018  # reserved before
         # The last token is always computed, and its KV always travels: it gives the first answer.
-        head.computed = min(hold.blocks * engine.block_tokens, head.tokens - 1)
-        head.to_send = max(head.tokens - head.ticket.blocks * engine.block_tokens, 1)
-        head.last = min((head.tokens - head.computed - 1) % engine.chunk_tokens + 1, head.to_send)
+        head.computed = min(hold.blocks * block, tokens - 1) if hold.blocks else 0
+        head.to_send = max(tokens - head.ticket.blocks * block, 1)
+        head.last = min((tokens - head.computed - 1) % chunk + 1, head.to_send)
         self.admitted = self._is_fresh = True
 
     def abandon(self, request: Request, now: float) -> None:
@@ -161,6 +165,13 @@ class SimWorker:
             self.stop(now)
         self.queue.remove(request)
         self.expected -= request.expected
+
+    def join(self) -> None:
+        """Between two iterations, requests that have all their KV begin to decode."""
+        for request in self.joining:
+            del self.coming[request]
+            self.batch.add(request)
+        self.joining.clear()
 
     def start(self, now: float) -> None:
         """Begin the longest run that nothing known will change: a prompt, or steps until one ends or memory is full."""
@@ -215,8 +226,7 @@ class SimWorker:
         """Drop the iteration under way; those that have ended count."""
         self.count_until(now)
         if self.until < inf and self.run.batch:
-            if self.memory.room < inf:
-                self.memory.grow(self.batch.growth(self._banked))
+            self.memory.grow(self.batch.growth(self._banked))
             self.batch.advance(self._banked)
         self.until, self.admitted = inf, False
         self.version += 1
@@ -251,7 +261,8 @@ class SimWorker:
             counters.prefill_busy += run.chunk_seconds(done) - run.chunk_seconds(before)
             counters.prefill_tokens += run.computed(done) - run.computed(before)
         if run.batch:
-            counters.decode_busy += run.step_seconds(done) - run.step_seconds(before)
-            counters.decode_steps += done - before
-            counters.decode_tokens += (done - before) * run.batch
+            steps = done - before
+            counters.decode_busy += run.step_seconds(done) - (run.step_seconds(before) if before else 0.0)
+            counters.decode_steps += steps
+            counters.decode_tokens += steps * run.batch
         self._banked = done

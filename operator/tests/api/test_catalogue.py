@@ -1,5 +1,7 @@
 """The catalogue: plausible figures, a ConfigMap that reads back, errors that name what is wrong."""
 
+import json
+
 import pytest
 
 from tandem_operator.api.catalogue import (
@@ -14,7 +16,19 @@ from tandem_operator.api.catalogue import (
 )
 from tandem_operator.api.conditions import CONDITIONS, REASONS, is_known
 
-NAMES = ["h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "a100-sxm-80gb", "b200", "l40s", "l4", "cpu"]
+NAMES = [
+    "h100-sxm",
+    "h100-pcie",
+    "h100-nvl",
+    "h200-sxm",
+    "a100-sxm-80gb",
+    "b200",
+    "gb200",
+    "l40s",
+    "l4",
+    "mi300x",
+    "cpu",
+]
 
 
 def test_names():
@@ -30,6 +44,30 @@ def test_entry_is_plausible(name):
     assert entry.link < entry.bandwidth
     assert entry.price_per_hour > 0
     assert (entry.resource == GPU) == bool(entry.products)
+    assert entry.scale_up < entry.bandwidth
+    assert (entry.domain > 1) == (entry.scale_up > 0)
+    assert entry.generation
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "times_bf16"),
+    [
+        pytest.param("h100-sxm", "float8_e4m3", 2, id="Hopper, FP8"),
+        pytest.param("b200", "float4_e2m1", 4, id="Blackwell, FP4"),
+        pytest.param("a100-sxm-80gb", "int8", 2, id="Ampere, INT8"),
+        pytest.param("mi300x", "float8_e4m3", 2, id="CDNA 3, FP8"),
+    ],
+)
+def test_narrow_formats_are_faster(name, dtype, times_bf16):
+    assert find(name).peak(dtype) == pytest.approx(times_bf16 * find(name).peak("bfloat16"), rel=0.03)
+
+
+def test_an_entry_without_the_newer_fields_still_reads():
+    fields = json.loads(to_data()["l4"])
+    for name in ("scale_up", "domain", "generation"):
+        del fields[name]
+    entry = from_data({"l4": json.dumps(fields)})["l4"]
+    assert (entry.scale_up, entry.domain, entry.generation) == (0.0, 1, "")
 
 
 def test_h200_is_the_decode_device():

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.cli.engine_args import chunk_of, with_chunk
 from tests.cli.test_commands import RESOURCE, run
 
 SMALL = ["--workload", "isl=200 osl=100 rps=0.5"]
@@ -59,7 +60,22 @@ def test_a_colocated_resource_is_judged_as_written(tmp_path, resource_file):
     path.write_text(run("plan", "-f", resource_file, *SMALL, "-o", "yaml").stdout)
     answer = json.loads(run("plan", "-f", path, *SMALL, "-o", "json").stdout)
     assert answer["mode"] == "Colocated"
-    assert answer["as_written"]["workers"] == answer["best"]["workers"]
+    assert answer["as_written"] == answer["best"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "chunk", "after"),
+    [
+        pytest.param("tandem", [], 256, ["--chunk-tokens=512"], id="default"),
+        pytest.param("tandem", ["--chunk-tokens", "64", "--x"], 64, ["--x", "--chunk-tokens=512"], id="two words"),
+        pytest.param("vllm", ["--x=1"], None, ["--x=1", "--max-num-batched-tokens=512"], id="not told"),
+        pytest.param("sglang", ["--chunked-prefill-size=-1"], None, ["--chunked-prefill-size=512"], id="no chunks"),
+    ],
+)
+def test_the_chunk_size_is_an_argument_of_the_engine(engine, args, chunk, after):
+    assert chunk_of(engine, args) == chunk
+    assert with_chunk(engine, args, 512) == after
+    assert chunk_of(engine, after) == 512
 
 
 def test_json_has_the_whole_answer(resource_file):
@@ -102,7 +118,9 @@ def test_all_accelerators_of_the_catalogue_can_be_asked_for(resource_file):
         ),
         pytest.param([*SMALL, "--gpus", "1"], "allows no worker", id="no GPUs"),
         pytest.param(
-            ["--workload", "isl=90000 osl=20 rps=1", "-o", "yaml"], "closest feasible SLO", id="no resource for no plan"
+            ["--workload", "isl=90000 osl=20 rps=0.1", "-o", "yaml"],
+            "closest feasible SLO",
+            id="no resource for no plan",
         ),
     ],
 )

@@ -105,4 +105,5 @@ def test_prompts_that_take_all_time_leave_nothing():
 )
 def test_another_worker_never_attains_less(rps, isl, osl, chunk, workers):
     fewer, more = (predicted(rps, isl, osl, chunk, n).forecast for n in (workers, workers + 1))
-    assert more.attainment >= fewer.attainment - 1e-6
+    if fewer.attainment > 0.5:  # below, less spread around a mean that misses its target makes it miss more surely
+        assert more.attainment >= fewer.attainment - 1e-6

@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_operator.plan.facts import Role, Target, WorkerState
 from tandem_operator.plan.flips import choose_flips
-from tests.plan.examples import pool
+from tests.plan.examples import H100, H200, pool
 
 P, D = Role.PREFILL, Role.DECODE
 POOLS = (pool(), pool("decode", D))
@@ -93,3 +95,28 @@ def test_roles_keep_their_minima_and_calls_converge(pods, min_prefill, min_decod
         for role, minimum in ((P, min_prefill), (D, min_decode)):
             assert sum(w.ready and w.role is role for w in workers) >= min(minimum, before[role])
     assert not choose_flips(workers, target, min_prefill, min_decode, POOLS)
+
+
+CROSSED = [pod("prefill-0", D), pod("prefill-1", P), pod("decode-0", P), pod("decode-1", D)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "minima", "flipped"),
+    [
+        pytest.param(CROSSED, (H100, H200), (1, 1), ["prefill-0"], id="each does the other's role: one goes home"),
+        pytest.param(CROSSED, (H100, H100), (1, 1), [], id="of one device type: no matter"),
+        pytest.param(CROSSED, (H100, H200), (2, 2), [], id="no role may be short meanwhile"),
+        pytest.param(CROSSED, (H100, H200), (1, 2), ["decode-0"], id="from the role that has one to spare"),
+        pytest.param(
+            [*CROSSED[:3], pod("decode-1", D, ready=False)], (H100, H200), (1, 1), [], id="not while pods start"
+        ),
+    ],
+)
+def test_workers_that_do_each_others_roles_go_home(workers, devices, minima, flipped):
+    pools = (pool(device=devices[0]), pool("decode", D, device=devices[1]))
+    target = Target({"prefill": 2, "decode": 2}, 2, 2)
+    first = choose_flips(workers, target, *minima, pools)
+    assert [f.pod for f in first] == flipped
+    if first:
+        turned = [replace(w, role=first[0].to) if w.name == first[0].pod else w for w in workers]
+        assert len(choose_flips(turned, target, *minima, pools)) == 1

@@ -14,15 +14,24 @@ def test_kv_bytes_per_token(model, kv_bytes):
 
 def test_70b_on_eight_h100_is_where_the_references_put_it():
     prior = prior_of(H100, 8, LLAMA_70B)
-    assert sum(prior.prefill_parts(4096)) == pytest.approx(0.150, rel=0.25)
-    # 64 requests of 2k context read 43 GB of KV beside 141 GB of weights: 8.6 ms at full bandwidth, 80 % reached.
-    assert sum(prior.step_parts(64, 2048)) == pytest.approx(0.0086 / 0.8, rel=0.3)
+    # 2 x 70e9 x 4096 FLOPs at half of the peak are 145 ms; all-reduces and activations come on top.
+    assert 0.145 < sum(prior.prefill_parts(4096)) < 0.22
+    # 64 requests of 2k context read 43 GB of KV beside 141 GB of weights: 6.9 ms at full bandwidth; kernels and
+    # all-reduces of 80 layers double that (the same model in FP8 is measured at 16.5 ms).
+    assert 0.0069 / 0.8 < sum(prior.step_parts(64, 2048)) < 0.0069 * 2.5
 
 
 def test_bandwidth_helps_decode_and_not_prefill():
     slow, fast = prior_of(H100, 4, LLAMA_70B), prior_of(H200, 4, LLAMA_70B)
-    assert sum(fast.step_parts(32, 2048)) < 0.8 * sum(slow.step_parts(32, 2048))
+    assert sum(fast.step_parts(32, 2048)) < 0.85 * sum(slow.step_parts(32, 2048))
     assert sum(fast.prefill_parts(4096)) > 0.95 * sum(slow.prefill_parts(4096))
+
+
+def test_more_gpus_compute_faster():
+    one, two = prior_of(H200, 2, LLAMA_70B), prior_of(H200, 4, LLAMA_70B)
+    assert two.token_s < one.token_s
+    assert two.pair_s == pytest.approx(one.pair_s / 2)
+    assert two.kv_room_tokens > 2 * one.kv_room_tokens
 
 
 def test_a_model_that_does_not_fit_has_no_room():

@@ -92,13 +92,24 @@ def config_from_json(config: dict[str, Any], name: str, where: str) -> ModelConf
     architecture = str((config.get("architectures") or [config.get("model_type", "none")])[0])
     if find_family(architecture) is None:
         raise refuse_architecture(architecture, where)
-    for field, wanted in (("hidden_act", "silu"), ("mlp_bias", False)):
-        if config.get(field, wanted) != wanted:
-            raise ModelLoadError(f"{where} has {field}={config[field]!r}; this engine serves {wanted!r} only")
+    refuse_variants(config, where)
     try:
         return _config_from_json(config, architecture, name, where).check(where)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ModelLoadError(f"{where} has no usable value for {error}; it is not a complete model config") from error
+
+
+def refuse_variants(config: dict[str, Any], where: str) -> None:
+    """Raises ModelLoadError for what a known family may have, and this engine does not do."""
+    rope = config.get("rope_parameters") or {}
+    turned = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    found = {**config, "partial_rotary_factor": 1.0 if turned is None else turned}
+    for field, wanted in (("hidden_act", "silu"), ("mlp_bias", False), ("partial_rotary_factor", 1.0)):
+        if found.get(field, wanted) != wanted:
+            raise ModelLoadError(f"{where} has {field}={found[field]!r}; this engine serves {wanted!r} only")
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else "unknown"
+        raise ModelLoadError(f"{where} is quantised ({method}); this engine serves bf16 and fp32 weights, and GGUF")
 
 
 def _config_from_json(config: dict[str, Any], architecture: str, name: str, where: str) -> ModelConfig:

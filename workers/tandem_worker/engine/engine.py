@@ -32,7 +32,7 @@ from tandem_worker.engine.reservations import Reservations
 from tandem_worker.engine.runner import Runner
 from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
-from tandem_worker.engine.sequence import SequenceState, handed_over, settled_seed
+from tandem_worker.engine.sequence import SequenceState, fresh, handed_over
 from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ class Engine:
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()
-        if self._grammars is not None:
-            threading.Thread(target=self._grammars.warm, name="grammars", daemon=True).start()
 
     def stop(self) -> None:
         """End the thread; whoever is still served is told "error: …". Raises EngineError if a step does not end."""
@@ -95,7 +93,9 @@ class Engine:
 
     def submit(self, id: str, prompt: Sequence[int], sampling: Sampling, on_token: Callable[[Token], None]) -> None:
         """Prefill and decode here. Raises QueueFullError, PromptTooLongError, InvalidRequestError."""
-        self._enqueue(self._sequence(id, prompt, sampling, on_token=on_token))
+        sequence = self._sequence(id, prompt, sampling)
+        sequence.on_token = on_token
+        self._enqueue(sequence)
 
     def submit_prefill(
         self,
@@ -109,7 +109,8 @@ class Engine:
 
         Raises QueueFullError, PromptTooLongError, InvalidRequestError.
         """
-        sequence = self._sequence(id, prompt, sampling, sink=sink)
+        sequence = self._sequence(id, prompt, sampling)
+        sequence.sink = sink
         if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
             raise InvalidRequestError(f"{id!r} says it has {have_pages} pages of a prompt of {len(prompt)} tokens")
         sequence.ticket = "unasked"
@@ -248,27 +249,11 @@ class Engine:
                 preemptions=queues.preemptions,
             )
 
-    def _sequence(
-        self,
-        key: str,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        on_token: Callable[[Token], None] | None = None,
-        sink: PrefillSink | None = None,
-    ) -> SequenceState:
+    def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)
-        return SequenceState(
-            id=key,
-            age=0,
-            tokens=list(prompt),
-            prompt_tokens=len(prompt),
-            sampling=sampling,
-            seed=settled_seed(sampling),
-            chain=page_chain(prompt, self._settings.page_tokens),
-            on_token=on_token,
-            sink=sink,
-            grammar=start_grammar(self._grammars, sampling),
-        )
+        sequence = fresh(key, prompt, sampling, self._settings.page_tokens)
+        sequence.grammar = start_grammar(self._grammars, sampling)
+        return sequence
 
     def _enqueue(self, sequence: SequenceState) -> None:
         with self._lock:

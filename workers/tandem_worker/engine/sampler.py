@@ -81,11 +81,10 @@ def pick_tokens(logits: Tensor, draws: Sequence[Draw]) -> list[Picked]:
         ids[special] = _pick_special(logits[special], [draws[row] for row in special])
     logprobs = (logits.gather(1, ids.unsqueeze(1)).squeeze(1) - totals).tolist()
     sound = torch.isfinite(totals).tolist()
+    tops = _tops(logits, totals, [draw.sampling.top_logprobs for draw in draws])
     return [
-        Picked(at, logprobs[row], _top(logits[row], float(totals[row]), draw.sampling.top_logprobs))
-        if sound[row]
-        else Picked(NO_TOKEN, 0.0, ())
-        for row, (at, draw) in enumerate(zip(ids.tolist(), draws, strict=True))
+        Picked(at, logprobs[row], tops.get(row, ())) if sound[row] else Picked(NO_TOKEN, 0.0, ())
+        for row, at in enumerate(ids.tolist())
     ]
 
 
@@ -108,8 +107,14 @@ def _draw(logits: Tensor, draws: list[Draw]) -> Tensor:
     return draw_tokens(logits, [one.sampling for one in draws], [uniform(one.seed, one.index) for one in draws])
 
 
-def _top(logits: Tensor, total: float, count: int) -> tuple[tuple[int, float], ...]:
-    if not count:
-        return ()
-    values, ids = torch.topk(logits, min(count, len(logits)))
-    return tuple(zip(ids.tolist(), (values - total).tolist(), strict=True))
+def _tops(logits: Tensor, totals: Tensor, counts: list[int]) -> dict[int, tuple[tuple[int, float], ...]]:
+    """The best tokens of the rows that show any, with their log-probabilities."""
+    rows = [row for row, count in enumerate(counts) if count]
+    if not rows:
+        return {}
+    values, ids = torch.topk(logits[rows], min(max(counts), logits.shape[1]))
+    pairs = zip(ids.tolist(), (values - totals[rows].unsqueeze(1)).tolist(), strict=True)
+    return {
+        row: tuple(zip(at[: counts[row]], value[: counts[row]], strict=True))
+        for row, (at, value) in zip(rows, pairs, strict=True)
+    }

@@ -12,7 +12,7 @@ from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, To
 from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tandem_worker.engine.pages import Digest
     from tandem_worker.engine.reservations import Held
@@ -83,6 +83,19 @@ class SequenceState:
         self.computed = 0
         self.preempted = True
         self.chain = page_chain(self.tokens, page_tokens)
+
+
+def fresh(key: str, prompt: Sequence[int], sampling: Sampling, page_tokens: int) -> SequenceState:
+    """A request of which nothing is computed; who is told of its tokens is to be set."""
+    return SequenceState(
+        id=key,
+        age=0,
+        tokens=list(prompt),
+        prompt_tokens=len(prompt),
+        sampling=sampling,
+        seed=settled_seed(sampling),
+        chain=page_chain(prompt, page_tokens),
+    )
 
 
 def handed_over(key: str, age: int, held: Held, first: Token, on_token: Callable[[Token], None]) -> SequenceState:

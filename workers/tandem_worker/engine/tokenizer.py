@@ -193,9 +193,15 @@ def chat_template(source: str, bos: str, eos: str, where: str) -> ChatTemplate:
         raise ModelLoadError(f"the chat template of {where} is no valid Jinja ({error}); correct it there") from error
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """As templates of the hub expect it: plain JSON, not escaped for HTML as Jinja's own is."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_template_error(message: str) -> None:

@@ -51,8 +51,11 @@ class Choice:
         return said
 
     def delta(self, said: Said, *, last: bool) -> dict[str, Any] | None:
-        """The piece as it is streamed. None where nothing is to be said yet: it may still become a stop string."""
-        if self._begun and not said.text and not said.calls and not last:
+        """The piece as it is streamed. None where nothing is to be said yet: it may still become a stop string.
+
+        Where text is held back because it may be a call, an empty piece says that the work goes on: that can last.
+        """
+        if self._begun and not said.text and not said.calls and not last and self.calls is None:
             return None
         first, self._begun = not self._begun, True
         logprobs, self._pending = self._logprobs(self._pending), []

@@ -112,6 +112,7 @@ class Transfer(Protocol):
     """How pages become frames and frames pages; how a frame's bytes travel is the backend's."""
 
     page_bytes: int
+    frame_bytes: int  # no frame is longer, and none is taken that is
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Tensor) -> int:
         """Send finished pages; twice is harmless. Returns bytes.

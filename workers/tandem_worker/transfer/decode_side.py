@@ -298,6 +298,7 @@ class DecodeSide:
         """A ticket is spoken of by the peer that it was given to, on that very connection, or not at all."""
         if pull is None or pull.channel is not channel:
             self.stale += 1
+            self.refusals.counts["none", "stale"] += 1
             return None
         return pull
 

@@ -47,8 +47,8 @@ class Identity:
     tensor: int = 1  # ranks that share the heads
     backend: str = "tcp"  # asked for; which one is in use the two sides agree on afterwards
 
-    def hello(self) -> Hello:
-        """A hello with a fresh nonce."""
+    def hello(self, joins: bytes = b"") -> Hello:
+        """A hello with a fresh nonce; `joins` names an earlier connection by its opener's."""
         return Hello(
             version=PROTOCOL_VERSION,
             model=self.model,
@@ -65,6 +65,7 @@ class Identity:
             worker=self.worker,
             incarnation=self.incarnation,
             nonce=secrets.token_bytes(NONCE_BYTES),
+            joins=joins,
         )
 
 
@@ -102,10 +103,12 @@ def make_mac(key: bytes, side: Side, opener: bytes, answerer: bytes) -> bytes:
 class Handshake:
     """One side of one handshake. `start()` once, then `receive` each message until a peer or a refusal is known."""
 
-    def __init__(self, side: Side, identity: Identity, key: bytes) -> None:
+    def __init__(self, side: Side, identity: Identity, key: bytes, joins: bytes = b"") -> None:
+        """`joins`: the opener's nonce of the connection that this one belongs to."""
         self._side = side
         self._key = key
-        self._ours = identity.hello()
+        self._ours = identity.hello(joins)
+        self.nonce = self._ours.nonce
         self._ours_raw = encode(self._ours)
         self._theirs: Hello | None = None
         self._theirs_raw = b""

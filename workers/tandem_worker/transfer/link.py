@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from tandem_worker.transfer.base import Fence, LaneError
+from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
 from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.wire import (
@@ -35,12 +36,12 @@ from tandem_worker.transfer.wire import (
 )
 
 if TYPE_CHECKING:
-    from tandem_worker.transfer.base import Backend, Lane, Meter, Owner
+    from tandem_worker.transfer.base import Backend, Meter, Owner
 
-LOG = logging.getLogger(__name__)
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
+TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken, the peer is ended
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
@@ -54,18 +55,32 @@ class Terms:
     identity: Identity
     key: bytes
     page_bytes: int
+    frame_bytes: int
     backend: Backend
     meter: Meter
+    connections: int = 1  # to each peer; more than one where a single stream does not fill the network
 
 
 class Link(asyncio.BufferedProtocol):
-    """A `Channel`. `ready` is done once the peer is proven; or it fails with RefusedError or ConnectionError."""
+    """A `Channel`. `ready` is done once the peer is proven; or it fails with RefusedError or ConnectionError.
 
-    def __init__(self, side: Side, terms: Terms, owner: Owner) -> None:
+    A further connection joins a first one to the same peer: it carries frames of pages, in no order with the rest, and
+    all end together. Its opener gives the first one; its answerer finds it by the nonce that the hello names.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        terms: Terms,
+        owner: Owner,
+        joins: Link | None = None,
+        find: Callable[[bytes], Link | None] = lambda nonce: None,  # noqa: ARG005 - nobody is found
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._terms = terms
         self._owner = owner
-        self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key)
+        self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key, joins.nonce if joins else b"")
+        self.nonce: bytes = self._handshake.nonce  # of the opener, once that is known: what names this connection
         self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -75,12 +90,14 @@ class Link(asyncio.BufferedProtocol):
         self._outbox = Outbox()
         self._rate = Rate()
         self._side = side
-        self._lane: Lane | None = None  # None: pages are bytes of this connection
-        self._lent: Lane | None = None  # offered; the peer has not answered
-        self._borrowing: asyncio.Task[None] | None = None
-        self._linked = ""  # the backend that this connection is counted under
+        self._lanes = Lanes(terms.backend, terms.meter, self.send)
+        self._joins = joins
+        self._find = find
+        self._turn = 0
+        self._others: list[Link] = []  # further connections to the same peer, for pages alone
         self._paused = False
         self._silent = 0
+        self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits
 
@@ -101,12 +118,22 @@ class Link(asyncio.BufferedProtocol):
     @property
     def backend(self) -> str:
         """How pages travel now, whatever was asked for."""
-        return "tcp" if self._lane is None else self._lane.name
+        return self._lanes.name
 
     @property
     def fence(self) -> Fence:
         """What proves that no write of the peer can land any more."""
-        return Fence.CONNECTION if self._lane is None else self._lane.fence
+        return Fence.CONNECTION if self._lanes.lane is None else self._lanes.lane.fence
+
+    @property
+    def paused(self) -> bool:
+        """Does more than enough wait in the kernel's and the transport's buffers?"""
+        return self._paused
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What bytes are written to."""
+        return self._transport
 
     @property
     def alive(self) -> bool:
@@ -146,7 +173,7 @@ class Link(asyncio.BufferedProtocol):
 
     def revoke(self) -> bool:
         """Pages that come as bytes of this connection have no key: its end is the fence."""
-        return self._lane is not None and self._lane.revoke()
+        return self._lanes.lane is not None and self._lanes.lane.revoke()
 
     # --- asyncio's side -----------------------------------------------------------------------------------------
 
@@ -178,10 +205,12 @@ class Link(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._urgent.clear()
         self._outbox.clear()
-        self._end_lanes()
+        self._lanes.close()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))
-        if self._peer is not None:
+        for other in (*self._others, *((self._joins,) if self._joins else ())):
+            other.abort(reason)
+        if self._peer is not None and not self._joins:
             self._owner.on_closed(self, reason)
 
     def pause_writing(self) -> None:  # noqa: D102
@@ -189,6 +218,12 @@ class Link(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:  # noqa: D102
         self._paused = False
+        self._pump()
+        if self._joins is not None:
+            self._joins.resume_pages()
+
+    def resume_pages(self) -> None:
+        """A connection that joined this one has room again."""
         self._pump()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -199,20 +234,28 @@ class Link(asyncio.BufferedProtocol):
             return
         while not self._paused and self._urgent:
             self._write(transport, *self._urgent.popleft())
-        while not self._paused and self._has_place() and (item := self._outbox.next()) is not None:
-            self._leave(transport, item)
+        while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
+            self._leave(way if item.body is not None else transport, item)
         self._tell_settled()
 
-    def _has_place(self) -> bool:
-        return self._lane is None or self._lane.room()
+    def _way(self) -> asyncio.Transport | None:
+        """The connection whose turn it is among those that have room. None: no frame may leave now."""
+        lane = self._lanes.lane
+        if lane is not None:
+            return self._transport if not self._paused and lane.room() else None
+        open_ones = [link for link in (self, *self._others) if link.alive and not link.paused]
+        if not open_ones:
+            return None
+        self._turn += 1
+        return open_ones[self._turn % len(open_ones)].transport
 
-    def _leave(self, transport: asyncio.Transport, item: Item) -> None:
+    def _leave(self, way: asyncio.Transport, item: Item) -> None:
         message, body = item.message, item.body
         if body is not None:
             self._rate.sent(self._loop.time())
-            if self._lane is not None:
-                message, body = msgspec.structs.replace(message, at=self._lane.put(body)), None
-        self._write(transport, frame_head(encode(message), len(body or b"")), body or b"")
+            if self._lanes.lane is not None:
+                message, body = msgspec.structs.replace(message, at=self._lanes.lane.put(body)), None
+        self._write(way, frame_head(encode(message), len(body or b"")), body or b"")
 
     def _tell_settled(self) -> None:
         for generation in self._outbox.settled():
@@ -232,7 +275,8 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
-            fits = body_bytes == (message.pages * self._terms.page_bytes if message.at == BESIDE else 0)
+            size = message.pages * self._terms.page_bytes
+            fits = size <= self._terms.frame_bytes and body_bytes == (size if message.at == BESIDE else 0)
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         else:
@@ -244,7 +288,10 @@ class Link(asyncio.BufferedProtocol):
         if self._handshake is not None:
             self._shake(self._handshake, message, header)
         elif isinstance(message, Chunk):
-            self._hear_chunk(message, body)
+            (self._joins or self).hear_chunk(message, body)
+        elif self._joins is not None:
+            if not isinstance(message, Ping):
+                raise WireError(f"{type(message).__name__} on a connection for pages alone")
         elif isinstance(message, Taken):
             self._hear_taken(message)
         elif isinstance(message, Lend | Borrowed):
@@ -252,24 +299,26 @@ class Link(asyncio.BufferedProtocol):
         elif not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
 
-    def _hear_chunk(self, message: Chunk, body: memoryview) -> None:
-        if message.at == BESIDE:
-            if not self._linked:
-                self._count_as("tcp")
-        else:
-            if self._lane is None:
-                raise WireError("pages beside a connection that has no such place")
-            body = self._lane.get(message.at, message.pages * self._terms.page_bytes)
+    def hear_chunk(self, message: Chunk, body: memoryview) -> None:
+        """Pages, on this connection or on one that joined it. Raises WireError."""
+        body = self._lanes.body_of(message, body, message.pages * self._terms.page_bytes)
         self._owner.on_message(self, message, body)
         self.send(Taken(generation=message.generation, size=len(body), at=message.at))
 
+    def _hear_of_lane(self, message: Lend | Borrowed) -> None:
+        self._lanes.hear(message, reads=self._side is Side.OPENER)
+        self._order()
+
+    def _order(self) -> None:
+        """Do pages keep their order with the words on this connection?"""
+        lane = self._lanes.lane
+        self._outbox.ordered = lane.ordered if lane is not None else not self._others
+
     def _hear_taken(self, message: Taken) -> None:
+        self._untaken_s = 0.0
         if not self._outbox.taken(message.generation, message.size):
             raise WireError(f"{message.size} B were taken of a transfer that has not so many under way")
-        if message.at != BESIDE:
-            if self._lane is None:
-                raise WireError("pages were taken from a place that was never lent")
-            self._lane.free(message.at, message.size)
+        self._lanes.free(message)
         if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
             self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
         self._pump()
@@ -291,73 +340,23 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
-        self._offer_lane()
+        if self._side is Side.ANSWERER:
+            self.nonce = peer.nonce
+            if peer.joins:
+                self._joins = self._find(peer.joins)
+                if self._joins is None or self._joins.peer.incarnation != peer.incarnation:
+                    raise WireError("there is no connection to join")
+        if self._joins is not None:
+            self._joins.joined_by(self)
+        elif self._side is Side.ANSWERER:
+            self._lanes.offer()
         if not self.ready.done():
             self.ready.set_result(peer)
 
-    # --- how pages travel ---------------------------------------------------------------------------------------
-
-    def _offer_lane(self) -> None:
-        """The writer offers its backend's lane once; until it is accepted, pages go over this connection."""
-        if self._side is Side.OPENER:
-            return
-        lent = self._terms.backend.lend()
-        if lent is None:
-            self._count_as("tcp")
-        else:
-            self._lent, lend = lent
-            self.send(lend)
-
-    def _hear_of_lane(self, message: Lend | Borrowed) -> None:
-        if isinstance(message, Lend):
-            if self._side is Side.ANSWERER or self._borrowing is not None:
-                raise WireError("only a prefill worker lends, and once")
-            self._borrowing = self._loop.create_task(self._borrow(message))
-        elif self._lent is None:
-            raise WireError("nothing was lent")
-        elif message.backend == self._lent.name:
-            self._use(self._lent)
-            self._lent = None
-        else:
-            LOG.warning("pages for %s travel over tcp: %s", self.peer.worker, message.reason)
-            self._lent.close()
-            self._lent = None
-            self._count_as("tcp")
-
-    async def _borrow(self, lend: Lend) -> None:
-        try:
-            lane = await self._terms.backend.borrow(lend)
-        except LaneError as error:
-            LOG.warning("pages from %s travel over tcp: %s", self.peer.worker, error)
-            self._count_as("tcp")
-            self.send(Borrowed(backend="tcp", reason=str(error)[:512]))
-            return
-        if not self.alive:
-            lane.close()
-            return
-        self._use(lane)
-        self.send(Borrowed(backend=lane.name))
-
-    def _use(self, lane: Lane) -> None:
-        self._lane = lane
-        self._outbox.ordered = lane.ordered
-        self._count_as(lane.name)
-        LOG.info("pages between this worker and %s travel by %s", self.peer.worker, lane.name)
-
-    def _count_as(self, backend: str) -> None:
-        if self._linked:
-            self._terms.meter.linked(self._linked, -1)
-        self._linked = backend
-        if backend:
-            self._terms.meter.linked(backend, 1)
-
-    def _end_lanes(self) -> None:
-        self._count_as("")
-        if self._borrowing is not None:
-            self._borrowing.cancel()
-        for lane in (self._lane, self._lent):
-            if lane is not None:
-                lane.close()
+    def joined_by(self, other: Link) -> None:
+        """One more connection to the same peer, for pages."""
+        self._others.append(other)
+        self._order()
 
     # --- signs of life ------------------------------------------------------------------------------------------
 
@@ -366,6 +365,10 @@ class Link(asyncio.BufferedProtocol):
         self._silent += 1
         if self._silent > SILENT_PINGS:
             self.abort(f"no sign of life for {SILENT_PINGS * PING_EVERY_S:.0f} s")
+            return
+        self._untaken_s = self._untaken_s + PING_EVERY_S if self._outbox.flying else 0.0
+        if self._untaken_s > TAKEN_S:
+            self.abort(f"no page was taken for {TAKEN_S:.0f} s")
             return
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())

@@ -37,8 +37,9 @@ class Node:
         meter: Meter,
         prefill_timeout_s: float,
         local_host: str | None = None,
+        connections: int = 1,
     ) -> None:
-        terms = Terms(identity, key, transfer.page_bytes, backend, meter)
+        terms = Terms(identity, key, transfer.page_bytes, transfer.frame_bytes, backend, meter, connections)
         self._backend = backend
         clock = time.monotonic
         self.decode = DecodeSide(

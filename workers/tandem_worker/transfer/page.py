@@ -71,6 +71,7 @@ def waits() -> str:
             ["connect", f"{peers.CONNECT_S:.0f} s", "503, `x-tandem-retry: pair`"],
             ["handshake", f"{link.HANDSHAKE_S:.0f} s", "503, `x-tandem-retry: pair`"],
             ["any byte from the peer (both ping every second)", f"{silence:.0f} s", closed],
+            ["P: for any `taken` while pages are under way", f"{link.TAKEN_S:.0f} s", closed],
             ["P: for the answer to `ticket?`", f"{push.ANSWER_S:.0f} s", "`failed`"],
             ["P: for room at D", f"{push.ASK_TRIES} × {ticket.RETRY_MS} ms", "`failed`"],
         ],

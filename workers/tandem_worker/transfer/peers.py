@@ -76,22 +76,29 @@ class Peers:
         if len(self._links) >= PEERS_AT_MOST:
             raise PeerError(f"{PEERS_AT_MOST} prefill workers are connected already")
         where = f"{address[0]}:{address[1]}"
-        link: Link | None = None
+        opened: list[Link] = []
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: Link(Side.OPENER, self._terms, self._owner), *address, local_addr=self._local
-                )
-            async with asyncio.timeout(HANDSHAKE_S):
-                await link.ready
+            for _ in range(self._terms.connections):
+                await self._connect(address, opened)
         except RefusedError as error:
             raise PeerError(f"{where} and this worker must not exchange pages: {error}") from error
         except (OSError, TimeoutError) as error:
-            if link is not None:
+            for link in opened:
                 link.abort("no handshake")
             raise PeerError(f"no connection to {where}: {error or 'timed out'}") from error
-        self._links[address] = link
-        return link
+        self._links[address] = opened[0]
+        return opened[0]
+
+    async def _connect(self, address: tuple[str, int], opened: list[Link]) -> None:
+        """One more; all but the first carry pages alone."""
+        first = opened[0] if opened else None
+        async with asyncio.timeout(CONNECT_S):
+            _, link = await asyncio.get_running_loop().create_connection(
+                lambda: Link(Side.OPENER, self._terms, self._owner, joins=first), *address, local_addr=self._local
+            )
+        opened.append(link)
+        async with asyncio.timeout(HANDSHAKE_S):
+            await link.ready
 
 
 class Listening:
@@ -118,9 +125,13 @@ class Listening:
         self._links = {link for link in self._links if link.alive or not link.ready.done()}
         if sum(not link.ready.done() for link in self._links) >= STRANGERS_AT_MOST:
             return Deaf()
-        link = Link(Side.ANSWERER, self._terms, self._owner)
+        link = Link(Side.ANSWERER, self._terms, self._owner, find=self._find)
         self._links.add(link)
         return link
+
+    def _find(self, nonce: bytes) -> Link | None:
+        """The proven connection whose opener had this nonce."""
+        return next((link for link in self._links if link.alive and link.ready.done() and link.nonce == nonce), None)
 
     async def close(self) -> None:
         """Stop listening and end all connections."""

@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=str.
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Who speaks and what its KV pages mean. Everything but worker, incarnation and nonce must be equal."""
+    """Who speaks and what its KV pages mean. Everything from version to backend must be equal."""
 
     version: Count
     model: Text
@@ -60,6 +60,7 @@ class Hello(Message, frozen=True, kw_only=True):
     worker: Text  # pod name, for people
     incarnation: Annotated[int, msgspec.Meta(ge=0)]
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+    joins: Annotated[bytes, msgspec.Meta(max_length=NONCE_BYTES)] = b""  # D's nonce of the connection it belongs to
 
 
 class Auth(Message, frozen=True, kw_only=True):

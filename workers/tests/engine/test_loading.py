@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tandem_worker.engine import Engine, InvalidRequestError, ModelLoadError, load_model, load_tokenizer
 from tandem_worker.engine.loader_gguf import unpermuted
 from tandem_worker.engine.loader_safetensors import INDEX
+from tandem_worker.engine.tokenizer import chat_template
 from workers.tests.tiny import CONFIG, SETTINGS, write_tiny
 
 MODEL = Path(__file__).parents[3] / "build/models/smollm2-135m-instruct"
@@ -71,6 +72,10 @@ def use_gguf(directory, content):
         pytest.param(lambda at: cut_file(at / "model.safetensors"), "no sound", id="weights cut short"),
         pytest.param(lambda at: (at / INDEX).write_text("{}"), "weight_map", id="an index without a map"),
         pytest.param(lambda at: edit_config(at, mlp_bias=True), "mlp_bias", id="biases"),
+        pytest.param(lambda at: edit_config(at, partial_rotary_factor=0.5), "partial_rotary", id="partly turned"),
+        pytest.param(
+            lambda at: edit_config(at, quantization_config={"quant_method": "awq"}), "quantised .awq", id="quantised"
+        ),
         pytest.param(lambda at: edit_config(at, attention_bias=True), "q_proj.bias", id="biases that are not there"),
         pytest.param(lambda at: edit_config(at, max_position_embeddings=256), "--max-context 512", id="context"),
         pytest.param(drop_weight, "up_proj", id="a weight is missing"),
@@ -189,3 +194,17 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer):
     tokenizer.check_fits(49152, "here")
     with pytest.raises(ModelLoadError, match="49152 tokens, the model 32000"):
         tokenizer.check_fits(32000, "here")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ tools | tojson }}", '[{"name": "é<b>"}]'),
+        ("{{ tools[0] | tojson(indent=1) }}", '{\n "name": "é<b>"\n}'),
+        ("{{ tools | tojson(separators=(',', ':')) }}", '[{"name":"é<b>"}]'),
+        ("{% if tools is none %}none{% endif %}{{ strftime_now('%Y') | length }}", "4"),
+    ],
+)
+def test_templates_find_what_those_of_the_hub_expect(source, text):
+    template = chat_template(source, "", "", "here").template
+    assert template.render(tools=[{"name": "é<b>"}]) == text

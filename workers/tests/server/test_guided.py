@@ -24,6 +24,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
+LOOP = {"$defs": {"n": {"$ref": "#/$defs/n"}}, "$ref": "#/$defs/n"}
 ASKED = {**CHAT, "response_format": FORMAT, "max_tokens": 150, "ignore_eos": False}
 TOOL = {"type": "function", "function": {"name": "adopt", "description": "Adopt a pet.", "parameters": SCHEMA}}
 OTHER = {"type": "function", "function": {"name": "leave"}}
@@ -173,6 +174,7 @@ async def test_json_object_is_an_object(worker):
     ("changes", "words"),
     [
         ({"min_tokens": 5}, "min_tokens"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": LOOP}}}, "no output can begin"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}}}, "schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://x/y"}}}}, "schema"),
         (
@@ -226,3 +228,11 @@ async def test_a_conversation_with_calls_renders(worker):
     call["function"]["arguments"] = "{"
     status, _, answer = await post(worker, CHAT_PATH, {**CHAT, "messages": messages})
     assert (status, "no JSON" in answer["error"]["message"]) == (400, True)
+
+
+@needs_library
+async def test_while_calls_are_held_back_the_stream_does_not_fall_silent(worker):
+    body = {**CHAT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 40}
+    _, lines = await events(worker, CHAT_PATH, {**body, "stream_options": {"include_usage": True}})
+    chunks = [json.loads(line) for line in lines[:-1]]
+    assert len(chunks) == chunks[-1]["usage"]["completion_tokens"] + 1

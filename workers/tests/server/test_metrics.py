@@ -7,6 +7,7 @@ from workers.tests.server.test_api import CHAT, CHAT_PATH, post
 
 COUNTERS = ["prefix_cache_queries_total", "prefix_cache_hits_total", "prefill_tokens_total",
             "prefill_busy_seconds_total", "decode_steps_total", "decode_busy_seconds_total", "decode_tokens_total",
+            "num_preemptions_total",
             'kv_transfer_bytes_total{direction="sent"}', 'kv_transfer_bytes_total{direction="received"}']  # fmt: skip
 GAUGES = ["num_requests_running", "num_requests_waiting", "prefill_waiting_tokens", "kv_cache_usage_perc",
           'transfer_tickets{state="open"}', 'transfer_tickets{state="quarantined"}', "kv_quarantined_pages",

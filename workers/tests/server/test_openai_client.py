@@ -3,6 +3,8 @@
 import openai
 import pytest
 
+from workers.tests.server.test_guided import FORMAT, TOOL, is_pet, needs_library
+
 MESSAGES = [{"role": "user", "content": "Say something about bridges and the people who build them."}]
 
 
@@ -54,3 +56,28 @@ async def test_a_stream_that_fails_raises(client, pair, monkeypatch):
     with pytest.raises(openai.APIError, match="lease"):
         async for _ in stream:
             pass
+
+
+async def test_choices_logprobs_and_penalties(client):
+    got = await client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=6, n=3, seed=5, temperature=1.2, presence_penalty=0.5,
+        frequency_penalty=0.5, logit_bias={"40": -100}, logprobs=True, top_logprobs=2, stop=["\u0000"],
+        extra_body={**EXTRA, "top_k": 20, "min_p": 0.01, "repetition_penalty": 1.1, "min_tokens": 2},
+    )  # fmt: skip
+    assert [choice.index for choice in got.choices] == [0, 1, 2]
+    assert all(len(choice.logprobs.content[0].top_logprobs) == 2 for choice in got.choices)
+
+
+@needs_library
+async def test_tools_and_schemas(client):
+    named = {"type": "function", "function": {"name": "adopt"}}
+    common = {"model": "tiny", "messages": MESSAGES, "max_tokens": 150, "temperature": 0}
+    got = await client.chat.completions.create(**common, tools=[TOOL], tool_choice=named)
+    (call,) = got.choices[0].message.tool_calls
+    assert call.function.name == "adopt"
+    assert is_pet(call.function.arguments)
+    async with client.chat.completions.stream(**common, tools=[TOOL], tool_choice=named) as stream:
+        final = await stream.get_final_completion()
+    assert final.choices[0].message.tool_calls[0].function.arguments == call.function.arguments
+    got = await client.chat.completions.create(**common, response_format=FORMAT)
+    assert is_pet(got.choices[0].message.content)

@@ -5,6 +5,7 @@ both survivors see of the other's death; test_kills.py kills and stops processes
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +130,9 @@ def test_the_table_has_every_state_that_lasts():
     rows = [param.values[0] for param in STATES]
     assert {row.decode for row in rows} == {None, *D} - {D.CUT, D.COMMITTED, D.ENDED}
     assert {row.prefill for row in rows} == {None, *P} - {P.LEAVING, P.ENDED}
+
+
+def test_the_reference_page_has_each_row():
+    page = (Path(__file__).parents[3] / "docs/reference/transfer.md").read_text()
+    table = page.split("## Whoever dies")[1].split("\n\n")[0]
+    assert [line.split("|")[1].strip() for line in table.splitlines()[3:]] == [param.id for param in STATES]

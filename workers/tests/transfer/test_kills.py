@@ -6,6 +6,7 @@ request through the same pair of addresses is served with the tokens that one wo
 
 import asyncio
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -19,6 +20,7 @@ from workers.tests.transfer.kit import eventually, start_process, write_model
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PREFILL, DECODE = "127.0.0.1", "127.0.0.2"
 PROMPT = "Over wide plains and high hills go trains, slow and long, and they carry people. " * 2
+NUMBERS = itertools.count(1)  # in front of each prompt: one that is cached would be served by the decode worker alone
 WITHIN_S = 60.0
 
 POINTS = [
@@ -88,9 +90,10 @@ def any_world(request, tmp_path_factory):
     world.end()
 
 
-async def ask(worker, kv_address):
-    """(status, text or the retry word)."""
-    body = {"model": "tiny", "prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 12}
+async def ask(worker, kv_address, prompt=None):
+    """(status, text or the retry word); a new prompt where none is given."""
+    prompt = prompt or f"{next(NUMBERS)} {PROMPT}"
+    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "ignore_eos": True, "max_tokens": 12}
     head = {"x-tandem-prefill": kv_address} if kv_address else {}
     async with (
         asyncio.timeout(WITHIN_S),
@@ -137,7 +140,8 @@ async def came(gate, request, *, leaves):
 
 async def serves_again(world):
     prefill, decode = await world.up()
-    assert await ask(decode, prefill.kv_address) == await ask(prefill, "")
+    prompt = f"{next(NUMBERS)} {PROMPT}"
+    assert await ask(decode, prefill.kv_address, prompt) == await ask(prefill, "", prompt)
     for worker in (prefill, decode):
         await eventually(worker.is_empty, f"{worker.url} holds nothing", WITHIN_S)
 

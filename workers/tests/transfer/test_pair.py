@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -155,6 +156,56 @@ async def test_a_lost_connection_ends_the_request_and_leaves_nothing(pair, momen
     assert again.failure is None
 
 
+@pytest.fixture
+async def wide_pair(model):
+    async with running(model, "p0") as prefill, running(model, "d0", connections=3) as decode:
+        yield prefill, decode
+
+
+async def test_pages_travel_over_several_connections(wide_pair):
+    prefill, decode = wide_pair
+    prompts = [prompt(f"wide{n}", n) for n in (1, 100, 480, 470)]
+    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    others = [link for link in prefill.node._listening._links if link._joins is not None]
+    assert len(others) == 2
+    assert {link._joins.nonce for link in others} == {first.nonce}
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the first", "another"])
+async def test_connections_end_together(wide_pair, which):
+    prefill, decode = wide_pair
+    heard = await pull(decode, prefill, "r", prompt("together", 480), GREEDY)
+    await heard.until(lambda heard: heard.bytes > 0)
+    first = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+    links = [first, *first._others]
+    links[which].abort("cut by the test")
+    await heard.until(lambda heard: heard.over)
+    await eventually(lambda: not any(link.alive for link in links), "all are gone")
+    for worker in wide_pair:
+        await eventually(worker.is_empty, "nothing is held")
+    again = await pull(decode, prefill, "r2", prompt("together", 480), GREEDY)
+    await again.until(lambda heard: heard.over)
+    assert again.failure is None
+
+
+async def test_nobody_joins_a_connection_that_is_not_there(pair):
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    handshake = Handshake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64), bytes(32))
+    assert (await hand.talk(handshake)).peer
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await hand.read()
+    writer.close()
+
+
 def backends_of(worker):
     """Backend → 1 or 0, as /metrics has it."""
     lines = worker.service.metrics.exposition().decode().splitlines()
@@ -228,16 +279,21 @@ def value_of(worker, name):
 
 
 async def test_no_room_means_later_not_never(model):
-    """Six requests of which the decode worker has room for two at a time: all come through."""
+    """Six requests of which the decode worker has room for two at a time, and at first for none: all come through."""
     async with running(model, "p0") as prefill, running(model, "d0", kv_memory_mib=1) as decode:
         answers = []
         reserve = decode.engine.reserve
-        decode.engine.reserve = lambda *facts: answers.append(reserve(*facts)) or answers[-1]
+
+        def answer(*facts):
+            answers.append(reserve(*facts) if len(answers) > 4 else Shortage(1, 0))
+            return answers[-1]
+
+        decode.engine.reserve = answer
         heard = [await pull(decode, prefill, f"r{n}", prompt(f"room{n}", 480), GREEDY) for n in range(6)]
         for one in heard:
             await one.until(lambda heard: heard.over)
         assert [(one.failure, one.tokens[-1].finish) for one in heard] == [(None, "length")] * 6
-        assert any(isinstance(answer, Shortage) for answer in answers)
+        assert len(answers) >= 5 + 6
         await eventually(decode.is_empty, "the decode worker holds nothing")
 
 
@@ -290,7 +346,9 @@ class HandMade:
                     return message, raw
 
     async def shake(self, side, identity, key):
-        handshake = Handshake(side, identity, key)
+        return await self.talk(Handshake(side, identity, key))
+
+    async def talk(self, handshake):
         for message in handshake.start().send:
             await self.send(message)
         while True:
@@ -309,7 +367,7 @@ def identity_of(worker):
 
     info, settings = worker.engine.info, worker.settings
     return Identity(settings.served_name, info.config_hash, settings.dtype, settings.page_tokens, info.layers,
-                    info.kv_heads, info.head_dim, "hand-made", 99)  # fmt: skip
+                    info.kv_heads, info.head_dim, "hand-made", 99, backend=settings.backend)  # fmt: skip
 
 
 async def forge(decode):
@@ -406,6 +464,7 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
         pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
         pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
+        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=342), 342 * 3072, id="longer than a frame"),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
@@ -429,6 +488,26 @@ async def test_nobody_takes_what_was_not_sent(pair):
     await hand.send(Taken(generation=Generation(1, 1), size=1000))
     await eventually(lambda: not link.alive, "the connection ends")
     assert "has not so many under way" in link._reason
+
+
+async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):
+    """It pings and reads, so it is not silent; its pages would be under way for ever."""
+    monkeypatch.setattr("tandem_worker.transfer.link.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("tandem_worker.transfer.link.TAKEN_S", 0.2)
+    monkeypatch.setattr("tandem_worker.transfer.link.SILENT_PINGS", 10**6)
+    prefill, _ = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
+    hand = HandMade(reader, writer)
+    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+    (link,) = prefill.node._listening._links
+    await hand.send(
+        Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), struct.pack("<9i", *[5] * 9)
+    )
+    await hand.read()
+    await hand.send(TicketGranted(request="r", generation=Generation(1, 1), first_page=0, lease_ms=1))
+    await eventually(lambda: not link.alive, "the connection ends")
+    assert "no page was taken" in link._reason
+    await eventually(prefill.is_empty, "the prefill worker holds nothing")
 
 
 async def test_a_stranger_cannot_make_the_worker_allocate(pair):
@@ -455,4 +534,29 @@ async def test_an_old_lease_is_over_when_nothing_comes(model):
         assert decode.engine.stats().quarantined_pages == 3
         silent.close()
         await eventually(decode.is_empty, "the connection's end is the fence")
+        server.close()
+
+
+@pytest.mark.parametrize("bound", ["time", "pages"])
+async def test_a_writer_that_lives_but_never_says_that_it_stopped_is_cut_off(model, bound, caplog):
+    async with running(model, "d0") as decode:
+        mute, link, server = await forge(decode)
+        heard = Heard()
+        decode.node.decode.ask(link, "r", prompt("mute", 10), GREEDY, heard)
+        await mute.read()
+        await mute.send(AskTicket(request="r", pages=3))
+        await mute.read()
+        decode.node.decode.cancel("r")
+        assert decode.engine.stats().quarantined_pages == 3
+        assert link.alive
+        if bound == "time":
+            held = decode.node.decode._by_request["r"]
+            held.ticket = replace(held.ticket, ends_at=0.0)
+        else:
+            decode.node.decode._quarantine_pages = 2
+        await eventually(decode.is_empty, "its connection's end is the fence")
+        assert not link.alive
+        assert value_of(decode, "tandem_transfer_cut_off_total") == 1
+        assert "closed for good" in caplog.text
+        mute.close()
         server.close()

@@ -128,6 +128,19 @@ def test_too_many_connections_use_tcp(tmp_path):
         arena.close()
 
 
+def test_a_machine_without_memory_to_spare_uses_tcp(tmp_path, monkeypatch, caplog):
+    def refuse(name, flags):
+        raise OSError(28, "No space left on device")
+
+    shm = Shm(tmp_path, SLOT)
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    before = open_files()
+    assert shm.lend() is None
+    assert open_files() == before
+    assert "No space left" in caplog.text
+    shm.close()
+
+
 async def test_a_door_on_another_machine_is_a_plain_refusal(tmp_path):
     shm = Shm(tmp_path, SLOT)
     arena, lend = shm.lend()

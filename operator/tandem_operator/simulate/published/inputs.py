@@ -36,6 +36,10 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.at)
 
+    def first(self, count: int) -> Arrivals:
+        """So many of them."""
+        return Arrivals(self.at[:count], self.prompt[:count], self.output[:count])
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:

@@ -43,13 +43,10 @@ class Task:
     kv_tokens: int  # allocated when it first runs
     steps: int = 0  # decode steps to go, as of its last entry into a batch
     end: int = 0  # the machine's decode step that is its last
-    waits: int = 0
+    waits: int = 0  # iterations that it was left out of, up to `since`
+    since: int | None = None  # the machine's start from which it has been left out again; None: it does not wait
     has_run: bool = False
     in_batch: bool = False
-
-    def order(self) -> tuple[int, float]:
-        """Its place among the waiting."""
-        return self.waits, self.job.arrived
 
     def context(self, to_go: int) -> int:
         """Tokens in its KV cache with so many decode steps to go."""
@@ -132,6 +129,7 @@ class Machine:
     _prompts: list[int] = field(default_factory=list)  # lengths of the prompts in the batch
     _context: int = 0  # tokens in the KV caches of the batch's decodes
     _stepped: int = 0  # decode steps since the beginning
+    _starts: int = 0
     _steps: int = 0
     _step_s: float = 0.0
     _growth_s: float = 0.0
@@ -141,8 +139,10 @@ class Machine:
         """Take a task; start at once if idle, else at the next step's end if the batch has room for it."""
         if task.job not in self.tasks:
             insort(self.pool, task.job, key=_arrival)
-        self.tasks.setdefault(task.job, []).append(task)
-        insort(self.waiting, task, key=Task.order)
+            self.tasks[task.job] = []
+            task.since = self._starts  # behind its own prompt a task is not counted as left out
+        self.tasks[task.job].append(task)
+        insort(self.waiting, task, key=self._order)
         if task.is_prompt:
             self.prompts.append(task)
         if not self.batch:
@@ -173,6 +173,7 @@ class Machine:
             self._choose()
         else:
             self._tokens = len(self.batch)
+        self._starts += 1
         self.version += 1
         if not self.batch:
             self.until = inf
@@ -220,7 +221,7 @@ class Machine:
 
     def _choose(self) -> None:
         draft = Draft(self.used, self.room)
-        draft.extend(takewhile(_is_overdue, self.waiting), skip_large=True)
+        draft.extend(takewhile(self._is_overdue, self.waiting), skip_large=True)
         draft.extend(self.prompts)
         draft.extend(self.blocked)
         draft.keep(len(self.batch))
@@ -233,20 +234,18 @@ class Machine:
         del self.batch[draft.kept :]
         for task in draft.tasks:
             self._enter(task)
-        if len(self.pool) > len(self.batch):
-            for job in self.pool:
-                head = self.tasks[job][0]
-                head.waits += not head.in_batch
 
     def _preempt(self, task: Task) -> None:
         task.in_batch = False
         task.steps = task.end - self._stepped
         self._context -= task.context(task.steps)
-        insort(self.waiting, task, key=Task.order)
+        task.since = self._starts
+        insort(self.waiting, task, key=self._order)
         self.blocked.append(task)
 
     def _enter(self, task: Task) -> None:
         self.waiting.remove(task)
+        task.waits, task.since = self._waits(task), None
         if task.is_prompt:
             self.prompts.remove(task)
             self._prompts.append(task.tokens)
@@ -267,13 +266,20 @@ class Machine:
             self._context -= task.context(0)
         mine = self.tasks[task.job]
         mine.remove(task)
-        if not mine:
+        if mine:
+            mine[0].since = self._starts
+        else:
             del self.tasks[task.job]
             self.pool.remove(task.job)
 
+    def _waits(self, task: Task) -> int:
+        return task.waits if task.since is None else task.waits + self._starts - task.since
 
-def _is_overdue(task: Task) -> bool:
-    return task.waits >= MAX_WAITS
+    def _is_overdue(self, task: Task) -> bool:
+        return self._waits(task) >= MAX_WAITS
+
+    def _order(self, task: Task) -> tuple[int, float]:
+        return self._waits(task), task.job.arrived
 
 
 def _arrival(job: Job) -> float:

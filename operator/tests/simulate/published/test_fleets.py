@@ -29,14 +29,48 @@ def test_designs_of_equal_power(design, price, power):
         pytest.param(99, 50, id="all"),
     ],
 )
-def test_the_highest_rate_within_the_slo(monkeypatch, carries, found):
+@pytest.mark.parametrize("near", [None, 10, 30, 50, 77])
+def test_the_highest_rate_within_the_slo(monkeypatch, carries, found, near):
     monkeypatch.setattr(fleets, "poisson", lambda azure, rate, seconds: rate)
 
     class Rules:
         def meets_slo(self, design, arrivals):
             return arrivals <= carries
 
-    assert fleets.highest_rate(Rules(), fleets.BASELINE_A100, None, range(10, 51, 10), 60) == found
+    assert fleets.highest_rate(Rules(), fleets.BASELINE_A100, None, range(10, 51, 10), 60, near) == found
+
+
+@pytest.mark.parametrize(
+    ("design", "moved", "counts"),
+    [
+        pytest.param(fleets.SPLITWISE_AA, -10, "35P+35D", id="more decode"),
+        pytest.param(fleets.SPLITWISE_AA, 30, None, id="a pool would be empty"),
+        pytest.param(fleets.SPLITWISE_HA, -10, None, id="two kinds cannot change places"),
+        pytest.param(fleets.BASELINE_A100, -10, None, id="colocated"),
+    ],
+)
+def test_moving_machines(design, moved, counts):
+    got = design.moved(moved)
+    assert (got and got.counts) == counts
+
+
+@pytest.mark.parametrize(
+    ("best", "counts", "rate"),
+    [
+        pytest.param(25, "25P+45D", 50, id="two moves towards decode"),
+        pytest.param(45, "45P+25D", 50, id="none"),
+        pytest.param(55, "55P+15D", 50, id="one towards prompts"),
+    ],
+)
+def test_the_best_split(monkeypatch, best, counts, rate):
+    monkeypatch.setattr(fleets, "poisson", lambda azure, rate, seconds: rate)
+
+    class Rules:
+        def meets_slo(self, design, arrivals):
+            return arrivals <= 50 - abs(design.prompt.count - best)
+
+    got, carried = fleets.best_split(Rules(), fleets.SPLITWISE_AA, None, range(10, 101, 10), 60)
+    assert (got.counts, carried) == (counts, rate)
 
 
 def test_our_rules_come_one_at_a_time():

@@ -1,0 +1,118 @@
+"""How the two ends of a connection agree on the way that pages travel; what is reported is what they agreed on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tandem_worker.transfer.base import LaneError
+from tandem_worker.transfer.wire import BESIDE, Borrowed, Chunk, Lend, Message, Taken, WireError
+
+if TYPE_CHECKING:
+    from tandem_worker.transfer.base import Backend, Lane, Meter
+
+LOG = logging.getLogger(__name__)
+
+
+class Lanes:
+    """One connection's. `lane` None: pages are bytes of the connection itself."""
+
+    def __init__(self, backend: Backend, meter: Meter, send: Callable[[Message], None]) -> None:
+        self.lane: Lane | None = None
+        self._backend = backend
+        self._meter = meter
+        self._send = send
+        self._lent: Lane | None = None  # offered; the peer has not answered
+        self._borrowing: asyncio.Task[None] | None = None
+        self._counted = ""  # the backend that this connection is counted under
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The backend in use."""
+        return "tcp" if self.lane is None else self.lane.name
+
+    def offer(self) -> None:
+        """The writer offers its backend's lane once; until it is accepted, pages go over the connection."""
+        lent = self._backend.lend()
+        if lent is None:
+            self._count_as("tcp")
+        else:
+            self._lent, lend = lent
+            self._send(lend)
+
+    def hear(self, message: Lend | Borrowed, *, reads: bool) -> None:
+        """The peer's word; `reads`: this end is the reader. Raises WireError where it makes no sense."""
+        if isinstance(message, Lend):
+            if not reads or self._borrowing is not None:
+                raise WireError("only a prefill worker lends, and once")
+            self._borrowing = asyncio.get_running_loop().create_task(self._borrow(message))
+        elif self._lent is None:
+            raise WireError("nothing was lent")
+        else:
+            self._answered(self._lent, message)
+
+    def body_of(self, chunk: Chunk, body: memoryview, size: int) -> memoryview:
+        """A chunk's bytes, wherever they came. Raises WireError for a place that was not agreed on."""
+        if chunk.at == BESIDE:
+            if not self._counted:
+                self._count_as("tcp")
+            return body
+        if self.lane is None:
+            raise WireError("pages beside a connection that has no such place")
+        return self.lane.get(chunk.at, size)
+
+    def free(self, message: Taken) -> None:
+        """The reader has taken a frame. Raises WireError for a place that was never lent."""
+        if message.at == BESIDE:
+            return
+        if self.lane is None:
+            raise WireError("pages were taken from a place that was never lent")
+        self.lane.free(message.at, message.size)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._closed = True
+        self._count_as("")
+        for lane in (self.lane, self._lent):
+            if lane is not None:
+                lane.close()
+
+    def _answered(self, lent: Lane, message: Borrowed) -> None:
+        self._lent = None
+        if message.backend == lent.name:
+            self._use(lent)
+        else:
+            LOG.warning("pages travel over tcp: %s", message.reason)
+            lent.close()
+            self._count_as("tcp")
+
+    async def _borrow(self, lend: Lend) -> None:
+        try:
+            lane = await self._backend.borrow(lend)
+        except LaneError as error:
+            LOG.warning("pages travel over tcp: %s", error)
+            self._count_as("tcp")
+            self._send(Borrowed(backend="tcp", reason=str(error)[:512]))
+            return
+        if self._closed:
+            lane.close()
+        else:
+            self._use(lane)
+            self._send(Borrowed(backend=lane.name))
+
+    def _use(self, lane: Lane) -> None:
+        self.lane = lane
+        self._count_as(lane.name)
+        LOG.info("pages travel by %s", lane.name)
+
+    def _count_as(self, backend: str) -> None:
+        if self._closed:
+            backend = ""
+        if self._counted:
+            self._meter.linked(self._counted, -1)
+        self._counted = backend
+        if backend:
+            self._meter.linked(backend, 1)
