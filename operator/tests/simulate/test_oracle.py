@@ -60,9 +60,7 @@ def test_decode_misses(trace, count, missed):
         pytest.param(([0, 9, 0], [0, 0, 0]), 0.5, 10.0, (1, 2, 1), id="up where it is missed"),
         pytest.param(([0, 9, 0], [0, 0, 0]), 1.5, 10.0, (2, 2, 1), id="a start costs more than an interval"),
         pytest.param(([0, 9, 0], [0, 0, 0]), 0.5, 0.1, (1, 1, 1), id="a miss is cheaper"),
-        pytest.param(
-            ([9, 0, 9], [0, 0, 0]), 1.5, 10.0, (2, 2, 2), id="kept through a dip: a start costs more"
-        ),
+        pytest.param(([9, 0, 9], [0, 0, 0]), 1.5, 10.0, (2, 2, 2), id="kept through a dip: a start costs more"),
     ],
 )
 def test_cheapest(misses, start, price, plan):
