@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from e2e.bench import answers
 from e2e.bench.check import Check, near, show
 from e2e.bench.table import save
@@ -112,8 +114,6 @@ def _points(machine: Measured, shape: Shape) -> Iterator[tuple[float, float]]:
 
 
 def _alone_s(machine: Measured, shape: Shape, prompt: int) -> float:
-    import numpy as np  # noqa: PLC0415  # only here
-
     one = Arrivals(np.array([0.0]), np.array([prompt]), np.array([2]))
     return float(simulate(colocated(machine, 1), shape, one).ttft[0])
 

@@ -183,7 +183,7 @@ def engine_of(row: Measured) -> Engine:
 
 
 def parallel_of(row: Measured, prefix: str = "") -> Parallelism:
-    """The ranks. Where the experts' ranks are given as n x n, n is meant: the source wrote tp x ep for its n GPUs.
+    """The ranks. Where InferenceMAX's experts' ranks are given as n x n, n is meant: tp x ep was written for n GPUs.
 
     The same measurements stand in the file a second time with n GPUs (tp 4, ep 4 beside tp 16, moe_tp 4, moe_ep 4).
     """
@@ -192,7 +192,7 @@ def parallel_of(row: Measured, prefix: str = "") -> Parallelism:
     tensor, pipeline, data, split, expert = (row.whole(prefix + name) for name in names)
     if not row.text(prefix + "attention_dp_size") and ranks > tensor and ranks % tensor == 0:
         data = ranks // tensor
-    if split == expert > 1 and tensor * data == split * expert:
+    if row.random_lengths and split == expert > 1 and tensor * data == split * expert:
         tensor, data, split = (expert if tensor > 1 else 1), (expert if data > 1 else 1), 1
     if tensor * data % expert:
         expert = 1

@@ -99,7 +99,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         meter=service.metrics,
         prefill_timeout_s=settings.prefill_timeout_s,
         local_host=None if settings.host in ANY_ADDRESS else settings.host,
-        connections=settings.connections,
+        connections=settings.connections if settings.backend == "tcp" else 1,
     )
     kv_port = await node.start(settings.host, settings.kv_port)
     engine.start()

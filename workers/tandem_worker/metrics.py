@@ -156,11 +156,7 @@ class Metrics(Meter):
             "KV bytes that did not travel: the decode worker had them in its prefix cache.",
             registry=self.registry,
         )
-        self._bandwidth = Gauge(
-            "tandem_transfer_bandwidth_bytes_per_second",
-            "Prefill worker: bytes taken by a decode worker over the time that any were under way; 0: not measured.",
-            registry=self.registry,
-        )
+        self._bandwidth: Gauge | None = None  # there is none before it is measured
         self._cut_off = Counter(
             "tandem_transfer_cut_off",
             "Writers whose connection was closed for good: they did not say that they had stopped.",
@@ -215,6 +211,12 @@ class Metrics(Meter):
 
     def bandwidth(self, bytes_per_second: float) -> None:
         """See Meter."""
+        if self._bandwidth is None:
+            self._bandwidth = Gauge(
+                "tandem_transfer_bandwidth_bytes_per_second",
+                "Prefill worker: bytes taken by a decode worker over the time that any were under way.",
+                registry=self.registry,
+            )
         self._bandwidth.set(bytes_per_second)
 
     def linked(self, backend: str, change: int) -> None:

@@ -138,7 +138,7 @@ def simulate(  # typer reads each as a flag
         if record is not None:
             record.write_text("".join(json.dumps(r) + "\n" for r in run.records), encoding="utf-8")
         if html is not None:
-            report.write_html(html, run, limits.slo, found, trace.name if trace else "; ".join(workload or []))
+            report.write_html(html, run, limits.slo, found, playing.load_words(workload, trace, rate))
     except (ValueError, LookupError, OSError, ImportError) as error:
         fail(error)
     if as_json:

@@ -65,6 +65,13 @@ def offered(
     return poisson(phases, seed), seconds or sum(p.seconds for p in phases)
 
 
+def load_words(workload: list[str] | None, trace: Path | None, rate: float) -> str:
+    """What was played, as the report's heading says it."""
+    if trace is None:
+        return "; ".join(workload or [])
+    return trace.name if rate == 1 else f"{trace.name} at {rate:g} times its speed"
+
+
 def truths_of(limits: Limits, shape: ModelShape, truth: str | None, slower: float) -> dict[str, Truth]:
     """By pool: the costs that were given, or the roofline's, slower. Raises NoFitError where a pool cannot hold it."""
     if truth is not None:

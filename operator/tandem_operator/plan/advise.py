@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Slo
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 WORTH = 0.05
 SIGMAS = (-1, 0, 1)  # every cost so many standard deviations from the data sheet
 MOST_RELAXED = 1000.0  # a target that must be a thousand times as long is no target
+CENT = 0.01  # so that rounding decides nothing
 CLOSE = 1.02  # the closest feasible SLO is found to 2 %
 
 
@@ -114,7 +116,10 @@ def mode_at(sizer: Sizer) -> Mode | None:
 
 def best_plan(sizer: Sizer) -> Plan | None:
     """The plan that these costs give; None where nothing meets the targets."""
-    return better(sizer.question, best_split(sizer), best_shared(sizer))
+    question, split = sizer.question, best_split(sizer)
+    # Colocated workers that cost more than what the split is worth could not be the answer.
+    bound = question.cost(split.groups) / (1 - WORTH) + CENT if split else inf
+    return better(question, split, best_shared(sizer, bound))
 
 
 def answer(question: Question) -> Mode | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Observed
+    from tandem_operator.plan.predict import Load
     from tandem_operator.plan.study import Study
 
 WAITS = frozenset({"MoveOpen", "Cooldown"})  # holds that growing need not keep to
@@ -25,8 +26,10 @@ def scale_ahead(case: Study) -> Decision | None:
     No pool gives anything away, and no breach is waited for: it would last until the replicas serve. What is merely
     uncertain is no reason to order: attainment counts as predicted, not less its uncertainty.
     """
-    view = case.later
+    view = case.provided
     if view is None or view.current.forecast.attainment >= view.wanted:
+        return None
+    if case.breach is None and not is_more(view.load, case.load):
         return None
     _, high = reach(view.seen.limits, view.search.now)
     grown = Region(view.search.now, high, view.current.gpus)
@@ -41,6 +44,16 @@ def scale_ahead(case: Study) -> Decision | None:
         best.forecast.prediction(),
         alternatives(view, best),
     )
+
+
+def is_more(later: Load, now: Load) -> bool:
+    """Is there more work to come for a role? Of what is the same, what is observed says more than a forecast."""
+    rates = (later.arrival_rate, now.arrival_rate)
+    prompts, outputs = (
+        [rate * getattr(load, name) for rate, load in zip(rates, (later, now), strict=True)]
+        for name in ("computed_tokens", "output_tokens")
+    )
+    return rates[0] > rates[1] or prompts[0] > prompts[1] or outputs[0] > outputs[1]
 
 
 def is_worth_it(now: Option, option: Option) -> bool:

@@ -71,8 +71,7 @@ def demand(values: Sequence[float | None], history: Sequence[Window], horizon_s:
 
     The forecast, raised by the error that its method has not exceeded in the past for that share of the work: errors
     are weighted by the demand that came, since a busy moment that was not foreseen hurts all who came in it. Error
-    upon peak is not provided for: no more than the history has seen, or the forecast itself says. The present counts
-    too: a forecast of less is no reason to have less than what is needed now.
+    upon peak is not provided for: no more than the history has seen, or the forecast itself says.
     """
     known = filled(values)
     if not known:
@@ -81,7 +80,7 @@ def demand(values: Sequence[float | None], history: Sequence[Window], horizon_s:
     best = choose(known, steps)
     errors = [(came - said, came) for said, came in best.past]
     most = max(*known, best.value)
-    return max(min(best.value + margin(errors, share), most), known[-1], 0.0)
+    return max(min(best.value + margin(errors, share), most), 0.0)
 
 
 def margin(errors: Sequence[tuple[float, float]], share: float) -> float:

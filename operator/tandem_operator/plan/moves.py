@@ -45,7 +45,7 @@ def scale_replicas(case: Study) -> Decision | None:
     view = case.later or case
     if not is_breached(case, case.seen.limits.steadiness.up_window_s) or view.better_plan is None:
         return None
-    return move(view, Action.SCALE, "TargetsMissed", view.better_plan)
+    return move(view, action_of(view, view.better_plan), "TargetsMissed", view.better_plan)
 
 
 def least_bad(case: Study) -> Decision | None:
@@ -56,14 +56,18 @@ def least_bad(case: Study) -> Decision | None:
     best = case.closest(may_scale=patient)
     if not is_clearly_better(case, best):
         return None
-    flips_only = best.target.pools == case.current.target.pools
-    action = Action.FLIP if flips_only else Action.SCALE
+    action = action_of(case, best)
     if best.forecast.attainment >= case.wanted:  # within reach, if not yet certain
         return move(case, action, "TargetsMissed", best)
     if may_grow(case.seen.limits, best.target):
         return move(case, action, "BoundedStep", best)
     chosen = move(case, action, "Infeasible", best)
     return replace(chosen, message=f"{chosen.message}; {closest_words(case, best)}")
+
+
+def action_of(case: Study, option: Option) -> Action:
+    """Do roles alone change?"""
+    return Action.FLIP if option.target.pools == case.current.target.pools else Action.SCALE
 
 
 def is_breached(case: Study, seconds: float = 0.0) -> bool:
@@ -106,6 +110,10 @@ def stay(case: Study) -> Decision:
     if case.breach is None:
         reason = "WithinTargets" if verdict.answer is Answer.YES else verdict.reason
         message = f"{verdict.message}; {bottleneck_words(now.forecast, case.load)}"
+    elif passes(case) and case.later is not None:
+        reason = "Recovering"
+        told = f"in {case.later.ahead_s:.0f} s {case.later.load.arrival_rate:.2f} req/s by forecast"
+        message = f"{why_words(case)}; {told}, predicted {forecast_words(case.later.current.forecast, slo)}"
     elif not is_breached(case) or case.better_plan is not None:
         reason = "BreachNotConfirmed"
         message = f"{why_words(case)}; {predicted}"
@@ -117,6 +125,12 @@ def stay(case: Study) -> Decision:
         reason = "Infeasible"
         message = f"{why_words(case)}; no allowed plan is clearly better; {closest_words(case, best)}"
     return Decision(Action.HOLD, reason, message, now.target, now.forecast.prediction(), alternatives(case, now))
+
+
+def passes(case: Study) -> bool:
+    """Is the breach old enough for replicas, and will the present plan carry the load by the time that they serve?"""
+    patience = case.seen.limits.steadiness.up_window_s
+    return case.later is not None and is_breached(case, patience) and case.is_feasible(case.later.current)
 
 
 def drain_words(case: Study) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tandem_operator.plan.facts import Window
     from tandem_operator.plan.predict import Load
 
+LEAST_RATE = 1e-6  # requests/s
 LEAST_WINDOWS = 8  # fewer say nothing of how wrong a forecast may be
 
 
@@ -33,12 +34,23 @@ def outlook(history: Sequence[Window], load: Load, start_s: float, percentile: i
     rate, prompt, output = (demand(values, history, start_s, percentile / 100) for values in (rates, prompts, outputs))
     if rate is None or prompt is None or output is None:
         return load
-    rate = max(rate, load.arrival_rate)
+    rate = max(rate, LEAST_RATE)
     return replace(
         load,
         arrival_rate=rate,
-        computed_tokens=max(prompt * share, load.arrival_rate * load.computed_tokens) / rate,
-        output_tokens=max(output, load.arrival_rate * load.output_tokens) / rate,
+        computed_tokens=prompt * share / rate,
+        output_tokens=output / rate,
+    )
+
+
+def at_least(told: Load, now: Load) -> Load:
+    """No less than what is needed now: a forecast of less is no reason to have less before it has come true."""
+    rate = max(told.arrival_rate, now.arrival_rate, LEAST_RATE)
+    return replace(
+        told,
+        arrival_rate=rate,
+        computed_tokens=max(x.arrival_rate * x.computed_tokens for x in (told, now)) / rate,
+        output_tokens=max(x.arrival_rate * x.output_tokens for x in (told, now)) / rate,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tandem_operator.api.catalogue import CATALOGUE, Accelerator
@@ -61,6 +62,7 @@ def kv_bytes_per_token(model: ModelShape) -> int:
     return round(kv.token_bytes(config_of(model), stored_as(model)))
 
 
+@lru_cache(maxsize=1024)
 def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
     """The roofline of one worker that spans `gpus` devices (tensor parallel), from the performance model's unit costs.
 

@@ -160,8 +160,8 @@ def best_split(sizer: Sizer) -> Plan | None:
     return min(plans, key=lambda ranked: ranked[0])[1] if plans else None
 
 
-def best_shared(sizer: Sizer) -> Plan | None:
-    """The cheapest colocated workers and their chunk size; None where none meet the targets within the budget."""
+def best_shared(sizer: Sizer, most_cost: float = inf) -> Plan | None:
+    """The cheapest colocated workers and their chunk size; None where none meet the targets within budget and cost."""
     question, best = sizer.question, None
     for chunk in CHUNKS:
 
@@ -171,7 +171,7 @@ def best_shared(sizer: Sizer) -> Plan | None:
             return Side(found.prefill_share, None, found.forecast.attainment)
 
         # A chunk size that cannot do with what the best one costs is left after one look.
-        for group, within in enough(question, side, spare=0, most_cost=best[0][0] if best else inf):
+        for group, within in enough(question, side, spare=0, most_cost=best[0][0] if best else most_cost):
             rank = (question.cost([group]), group.gpus, -within, chunk)
             if question.allows([group]) and (best is None or rank < best[0]):
                 best = rank, Plan((group,), chunk)

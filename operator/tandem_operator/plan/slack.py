@@ -32,7 +32,7 @@ def release_slack(case: Study) -> Decision | None:
     if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
         return None
     load = with_headroom(heaviest(recent, case))
-    desk = Desk(limits, shape, heavier(load, case.later.load) if case.later else load, case.model, limits.slo)
+    desk = Desk(limits, shape, heavier(load, case.provided.load) if case.provided else load, case.model, limits.slo)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
     smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)

@@ -13,7 +13,7 @@ from tandem_operator.plan.candidates import cost_of, crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
-from tandem_operator.plan.outlook import outlook
+from tandem_operator.plan.outlook import at_least, outlook
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of
 from tandem_operator.plan.search import Bar, Region, Search
@@ -65,10 +65,20 @@ class Study:
         start_s, shape = self.seen.start_s, self.seen.model
         if start_s is None or shape is None:
             return None
-        load = outlook(self.seen.history, self.load, start_s, self.seen.limits.slo.percentile)
+        return self.under(outlook(self.seen.history, self.load, start_s, self.seen.limits.slo.percentile), start_s)
+
+    @cached_property
+    def provided(self) -> Study | None:
+        """The same as `later`, but no less than what is needed now."""
+        return None if self.later is None else self.under(at_least(self.later.load, self.load), self.later.ahead_s)
+
+    def under(self, load: Load, ahead_s: float) -> Study:
+        """The same plans under another load."""
+        shape = self.seen.model
+        assert shape is not None  # noqa: S101  # there would be no study
         desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
         current = desk.weigh(self.current.target, self.current.target)
-        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=ahead_s)
 
     @cached_property
     def search(self) -> Search:

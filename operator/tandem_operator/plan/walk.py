@@ -147,15 +147,21 @@ class Walk:
         start = first(lambda n: bar.is_met(self._rate(n, high, f)), p, self._p.high, p)
         for n in range(self._p.high + 1 if start is None else start, self._p.high + 1):
             floor = max(d, self._filling(n))
-            if floor > high or (best and not best.excess and self._cost(n, floor) > best.cost + CENT):
-                if floor <= high:
-                    break
+            if floor > high:
                 continue
+            if best and self._is_beaten(best, n, floor):
+                break
             least = first(partial(self._reaches, bar, n, f), floor, high, max(hint, floor))
             if least is not None:
                 hint, found = least, self._ground.at(self._counts(n, least), self._prefill(n, f), self._region)
                 best = found if best is None or rank(found) < rank(best) else best
         return best
+
+    def _is_beaten(self, best: Found, p: int, d: int) -> bool:
+        """Is even the least plan beside p dearer than the best, or as far beyond the budgets?"""
+        if best.excess:
+            return self._ground.fleet.excess(self._counts(p, d), self._region.most_gpus) >= best.excess
+        return self._cost(p, d) > best.cost + CENT
 
     def _reaches(self, bar: Bar, p: int, f: int, d: int) -> bool:
         return bar.is_met(self._rate(p, d, f))

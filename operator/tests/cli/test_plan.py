@@ -141,7 +141,6 @@ def test_a_broken_trace_is_one_sentence(resource_file, tmp_path):
 
 
 def test_simulate_plays_any_form_and_writes_a_report(tmp_path):
-    pytest.importorskip("matplotlib")
     report = tmp_path / "report.html"
     result = run("simulate", "--trace", mooncake(tmp_path / "t.jsonl", shared=False), "--html", report, "--json")
     assert result.exit_code == 0, result.output

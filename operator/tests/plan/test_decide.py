@@ -14,6 +14,7 @@ from tandem_operator.plan.facts import (
     RebalanceMode,
     Role,
     RoleUse,
+    Slo,
     Steadiness,
     Target,
     Verdict,
@@ -222,6 +223,62 @@ def test_scale_down_only_after_confirmed_slack(changes, down_window_s, shrinks):
     assert (decision.target.pools["prefill"] < 2) is shrinks, decision.message
     if shrinks:
         assert (decision.action, decision.reason) == (Action.SCALE, "SlackConfirmed")
+
+
+def rising(n):
+    """To 0.8 requests per second in 40 windows: one prefill worker of 512 ms carries it, and not what follows."""
+    return 0.1 + 0.018 * n
+
+
+GROWING = replace(WIDE, role_flips=False)
+PATIENT = replace(GROWING, slo=Slo(4000, 100, 90))
+
+
+@pytest.mark.parametrize(
+    ("seen", "action", "reason"),
+    [
+        pytest.param(
+            observed(GROWING, history=history(40, rps=rising), start_s=60.0),
+            Action.SCALE,
+            "LoadRising",
+            id="it rises",
+        ),
+        pytest.param(
+            observed(GROWING, history=history(40, rps=rising)), Action.HOLD, "WithinTargets", id="start unknown"
+        ),
+        pytest.param(
+            observed(GROWING, history=history(rps=1.0), start_s=60.0), Action.HOLD, "WithinTargets", id="it is steady"
+        ),
+        pytest.param(
+            observed(PATIENT, history=starving(count=40, rps=lambda n: 3.1 - 0.041 * n), start_s=60.0),
+            Action.HOLD,
+            "Recovering",
+            id="missed, but over before a replica would serve",
+        ),
+    ],
+)
+def test_replicas_are_for_the_load_that_they_will_meet(seen, action, reason):
+    decision = decide(seen, NOW)
+    assert (decision.action, decision.reason) == (action, reason), decision.message
+    if reason == "LoadRising":
+        assert "in 60 s, by forecast" in decision.message
+        assert decision.target.pools["prefill"] > 1
+
+
+def test_no_traffic_predicts_nothing():
+    decision = decide(observed(history=history(**IDLE)), NOW)
+    predicted = decision.predicted
+    assert (predicted.ttft_ms, predicted.tpot_ms, predicted.attainment) == (None, None, None)
+
+
+def test_beyond_capacity_the_answer_does_not_change_with_the_noise():
+    """Both sides of a heavy overload: whatever the lengths' noise, the same plan is wanted in every window."""
+    answers = set()
+    for noise in (0.9, 0.95, 1.0, 1.05, 1.1):
+        windows = starving(rps=6.0 * noise, output_tokens=8.0 / noise)
+        decision = decide(observed(history=windows, limits=pinned(mode=RebalanceMode.OFF)), NOW)
+        answers.add("Auto would move prefill 1→2, decode 2→1" in decision.message)
+    assert answers == {True}
 
 
 # --- properties ---

@@ -104,3 +104,11 @@ def test_contiguous_stops_at_a_gap():
 def test_judge_scaling(changes, answer, reason):
     verdict = judge_scaling(replace(observed(), **changes), NOW)
     assert (verdict.answer, verdict.reason) == (answer, reason)
+
+
+def test_a_breach_does_not_reach_back_over_a_gap():
+    """What was missed before a pause or an outage says nothing about now."""
+    windows = starving()
+    torn = (*windows[:8], *windows[12:])
+    assert breach(windows, SLO, 5).windows == len(windows)
+    assert breach(torn, SLO, 5).windows == 2

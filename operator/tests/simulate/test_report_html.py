@@ -9,8 +9,6 @@ from tandem_operator.simulate.run import Run
 from tests.plan.examples import SLO
 from tests.simulate.test_key_scenario import OUTPUTS, PROMPTS, play
 
-pytest.importorskip("matplotlib")
-
 
 @pytest.fixture(scope="module")
 def run():

@@ -1,6 +1,5 @@
 """Guided output and tools: what is asked becomes a schema, the output follows it, calls are read out of it."""
 
-import importlib.util
 import itertools
 import json
 
@@ -16,7 +15,6 @@ from tandem_worker.server.guided import Tool, depth, list_schema, schema_text
 from workers.tests.server.test_api import CHAT, CHAT_PATH, PLAIN, PLAIN_PATH, events, post
 from workers.tests.transfer.kit import eventually
 
-needs_library = pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is optional")
 SCHEMA = {
     "type": "object",
     "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["cat", "dog"]}},
@@ -141,7 +139,6 @@ async def test_without_the_library_it_is_said_so(worker, monkeypatch):
     assert status == 200
 
 
-@needs_library
 @pytest.mark.parametrize("temperature", [0, 1.3])
 @pytest.mark.parametrize("way", ["local", "pair"])
 async def test_the_output_follows_its_schema_from_the_first_token_on(pair, way, temperature):
@@ -156,20 +153,17 @@ async def test_the_output_follows_its_schema_from_the_first_token_on(pair, way, 
     await eventually(lambda: decode.is_empty() and prefill.is_empty(), "both are empty")
 
 
-@needs_library
 async def test_ignore_eos_does_not_outlive_a_schema(worker):
     _, _, answer = await post(worker, PLAIN_PATH, {**PLAIN, "response_format": FORMAT, "max_tokens": 150})
     assert is_pet(answer["choices"][0]["text"])
 
 
-@needs_library
 async def test_json_object_is_an_object(worker):
     body = {**ASKED, "response_format": {"type": "json_object"}, "max_tokens": 60}
     _, _, answer = await post(worker, CHAT_PATH, body)
     assert answer["choices"][0]["message"]["content"].lstrip().startswith("{")
 
 
-@needs_library
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -189,7 +183,6 @@ async def test_schemas_that_cannot_be_served(worker, changes, words):
     assert worker.is_empty()
 
 
-@needs_library
 async def test_a_required_tool_is_called(pair):
     prefill, decode = pair
     body = {**CHAT, "tools": [TOOL, OTHER], "tool_choice": "required", "parallel_tool_calls": False,
@@ -205,7 +198,6 @@ async def test_a_required_tool_is_called(pair):
         assert '"leave"' in choice["message"]["content"]
 
 
-@needs_library
 async def test_a_named_tool_is_called_streamed_and_whole(worker):
     body = {**CHAT, "tools": [TOOL, OTHER], "tool_choice": {"type": "function", "function": {"name": "adopt"}},
             "max_tokens": 150}  # fmt: skip
@@ -230,7 +222,6 @@ async def test_a_conversation_with_calls_renders(worker):
     assert (status, "no JSON" in answer["error"]["message"]) == (400, True)
 
 
-@needs_library
 async def test_while_calls_are_held_back_the_stream_does_not_fall_silent(worker):
     body = {**CHAT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 40}
     _, lines = await events(worker, CHAT_PATH, {**body, "stream_options": {"include_usage": True}})

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from workers.tests.server.test_api import CHAT_PATH, post
-from workers.tests.server.test_guided import FORMAT, OTHER, TOOL, is_pet, needs_library
+from workers.tests.server.test_guided import FORMAT, OTHER, TOOL, is_pet
 from workers.tests.transfer.kit import SMOLLM2, eventually, running
 
 SIZES = {"served_name": "smollm2", "max_context": 1024, "page_tokens": 16, "kv_memory_mib": 256, "chunk_tokens": 256}
@@ -13,7 +13,6 @@ ASKED = {"model": "smollm2", "messages": [{"role": "user", "content": "Describe 
          "max_tokens": 60, "response_format": FORMAT}  # fmt: skip
 
 
-@needs_library
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_a_pair_of_smollm2():

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from workers.tests.server.test_guided import FORMAT, TOOL, is_pet, needs_library
+from workers.tests.server.test_guided import FORMAT, TOOL, is_pet
 
 MESSAGES = [{"role": "user", "content": "Say something about bridges and the people who build them."}]
 
@@ -68,7 +68,6 @@ async def test_choices_logprobs_and_penalties(client):
     assert all(len(choice.logprobs.content[0].top_logprobs) == 2 for choice in got.choices)
 
 
-@needs_library
 async def test_tools_and_schemas(client):
     named = {"type": "function", "function": {"name": "adopt"}}
     common = {"model": "tiny", "messages": MESSAGES, "max_tokens": 150, "temperature": 0}

@@ -112,6 +112,8 @@ async def at(world, hold, *, leaves):
     prefill, decode = await world.up()
     async with Gate(prefill.host, prefill.kv_port, hold) as gate:
         request = await asked(gate, decode, leaves=leaves)
+        if hold.tag == "taken":  # said for the first page already: it is committed once P's last word has passed
+            await eventually(lambda: request.done() or ("P", "commit") in gate.seen, "the commit", WITHIN_S)
         yield prefill, decode, request
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)

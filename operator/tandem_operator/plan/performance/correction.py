@@ -11,8 +11,8 @@ from tandem_operator.plan.linear import regress
 
 LEVEL_DOUBT: Final = 0.3  # standard deviation of log(measured / model) before anything was measured
 SLOPE_DOUBT: Final = 0.2  # the same a factor e in a feature: the model's shape is trusted more than its level
-NOISE: Final = 0.2  # of one measurement
-HUBER: Final = 1.5  # noises beyond which a measurement's pull no longer grows (Huber, Robust Statistics, 1981, 7.6)
+NOISE: Final = 0.15  # of one measurement
+HUBER: Final = 1.0  # noises beyond which a measurement's pull no longer grows (Huber, Robust Statistics, 1981, 7.6)
 ROUNDS: Final = 10
 SHIFT: Final = 10.0  # `regress` keeps factors at 0 or above; slopes may be negative
 

@@ -40,7 +40,7 @@ GENERATIONS: Final[Mapping[str, Efficiency]] = {
         {"bfloat16": 0.9, "float8_e4m3": 0.7},
         0.6,
         4e-6,
-        8e-6,
+        10e-6,
     ),
     "blackwell": Efficiency(
         {"bfloat16": 0.75, "float8_e4m3": 0.5, "float4_e2m1": 0.45, "int8": 0.5},

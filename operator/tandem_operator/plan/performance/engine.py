@@ -32,10 +32,10 @@ class Engine:
 # TensorRT-LLM (max_num_tokens 8192, inflight batching, prompts whole), SGLang (chunked_prefill_size 8192 to 16384,
 # prompts before decode, not mixed). Times: docs/reference/planner/accuracy.md.
 ENGINES: Final[Mapping[str, Engine]] = {
-    "vllm": Engine("vllm", 8192, True, True, 0.9e-3, 10e-6, 0.034, 45e-6, 0.5, of_free=False),
+    "vllm": Engine("vllm", 8192, True, True, 0.9e-3, 12e-6, 0.034, 50e-6, 0.5, of_free=False),
     "trtllm": Engine(
-        "trtllm", 8192, True, False, 0.25e-3, 6e-6, 0.015, 45e-6, 1.0, of_free=True, fp8_kv=True, lag_passes=1
+        "trtllm", 8192, True, False, 0.25e-3, 8e-6, 0.015, 45e-6, 1.0, of_free=True, fp8_kv=True, lag_passes=1
     ),
-    "sglang": Engine("sglang", 8192, False, True, 0.4e-3, 6e-6, 0.06, 45e-6, 0.7, of_free=False, lag_passes=1),
+    "sglang": Engine("sglang", 8192, False, True, 0.4e-3, 6e-6, 0.05, 45e-6, 0.7, of_free=False, lag_passes=1),
     "tandem": Engine("tandem", 8192, True, True, 1.0e-3, 10e-6, 0.010, 20e-6, 1.0, of_free=False),
 }
