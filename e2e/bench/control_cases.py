@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CHAT = Slo(ttft_ms=2000, tpot_ms=20, percentile=99)
 LONG = Slo(ttft_ms=30_000, tpot_ms=50, percentile=99)  # Mooncake's own TTFT bound (FAST'25, section 8: 30 s)
 CODE_COPIES, CONV_COPIES = 4, 3  # times the recorded rate: a load of several workers
-IN_STEP_S = 7.0  # between copies whose waves coincide
 SECONDS = 1800.0
 WARM_S = 300.0  # from the start, not scored: nobody may be judged by a start that it did not choose
 
@@ -76,11 +75,9 @@ def cases(data: Path, quick: Quick | None = None) -> Iterator[Case]:
         scenarios.arrivals_of(azure(data / f"AzureLLMInferenceTrace_{name}.csv")) for name in ("code", "conv")
     )
     code, conv = scenarios.thickened(one_code, CODE_COPIES), scenarios.thickened(one_conv, CONV_COPIES)
-    waves = scenarios.thickened(one_code, CODE_COPIES, IN_STEP_S)
     bursts = tuple(seconds * share for share in (0.25, 0.5, 0.75))
     made = {
         "code": (scenarios.cut(code, 0, seconds), CHAT),
-        "code waves": (scenarios.cut(waves, 0, seconds), CHAT),
         "conv": (scenarios.cut(conv, 0, seconds), CHAT),
         "code bursts": (scenarios.with_bursts(scenarios.cut(code, 0, seconds), bursts, seconds / 15, 2), CHAT),
         "conv bursts": (scenarios.with_bursts(scenarios.cut(conv, 0, seconds), bursts, seconds / 15, 2), CHAT),
@@ -88,8 +85,8 @@ def cases(data: Path, quick: Quick | None = None) -> Iterator[Case]:
         "switches": (scenarios.alternating(code, conv, seconds / 4, seconds), CHAT),
     }
     long = (
-        ("mooncake conv", "mooncake_conversation_trace.jsonl", 2),
-        ("mooncake synthetic", "mooncake_synthetic_trace.jsonl", 2),
+        ("mooncake conv", "mooncake_conversation_trace.jsonl", 1),
+        ("mooncake synthetic", "mooncake_synthetic_trace.jsonl", 1),
     )
     for name, (trace, slo) in made.items():
         if quick is None or name in quick.names:

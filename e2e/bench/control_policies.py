@@ -7,6 +7,7 @@ the roofline times a hidden factor; the peers are told it (their profiles are pe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import floor, isnan
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,11 @@ from tandem_operator.plan.policies.profile import Profile
 from tandem_operator.plan.policies.signals import Traffic
 from tandem_operator.plan.policies.static import Static
 from tandem_operator.plan.policies.wva import Wva
-from tandem_operator.plan.roofline import prior_of
 from tandem_operator.simulate.oracle import (
     Costs,
     Grid,
     Schedule,
+    by_count,
     decode_misses,
     fewest_gpus,
     prefill_misses,
@@ -56,6 +57,8 @@ MOST = 12  # workers of a role
 INITIAL = 4
 MAX_BATCH = 256  # vLLM's default max_num_seqs
 SLOWER = {"prefill": 1.4, "decode": 1.25}  # the hidden factors
+# The true workers: shares of peak FLOP/s, bandwidth, link and memory, and seconds of one pass's launches.
+MFU, MBU, LINK_SHARE, MEMORY_SHARE, PASS_S = 0.5, 0.8, 0.6, 0.9, 0.002
 START_S = 120.0  # from the decision to a ready replica
 DRAIN_S = 120.0  # played beyond the last arrival
 # One headroom for every policy that takes a target: the share of a worker's capacity that it should be at.
@@ -92,24 +95,29 @@ def limits_of(case: Case, flips: bool) -> Limits:
 
 
 def truth_of(pool: PoolLimits) -> Truth:
-    """What a worker of the pool really costs: every part of the roofline times the pool's hidden factor."""
-    prior, slower = prior_of(pool.device, pool.gpus, SHAPE), SLOWER[pool.name]
+    """What a worker of the pool really costs: a plain roofline of its own, times the pool's hidden factor.
+
+    It shares no code with plan.roofline, so that the planner's prior has more to find out than a factor.
+    """
+    slower, device, weights = SLOWER[pool.name], pool.device, SHAPE.parameters * SHAPE.element_bytes
+    flops, bandwidth = device.flops * pool.gpus * MFU, device.bandwidth * pool.gpus * MBU
+    kv = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_dim * SHAPE.element_bytes
+    token_s, pass_s = 2 * SHAPE.parameters / flops, PASS_S + weights / bandwidth
     return Truth(
-        prompt_token_s=slower * prior.token_s,
-        step_base_s=slower * prior.pass_s,
-        step_slope_s=slower * prior.token_s,
-        prompt_base_s=slower * prior.pass_s,
-        transfer_token_s=prior.transfer_token_s,
-        prompt_pair_s=slower * prior.pair_s,
-        step_context_s=slower * prior.context_token_s,
-        kv_tokens=floor(prior.kv_room_tokens),
+        prompt_token_s=slower * token_s,
+        step_base_s=slower * pass_s,
+        step_slope_s=slower * token_s,
+        prompt_base_s=slower * pass_s,
+        transfer_token_s=kv / (device.link * pool.gpus * LINK_SHARE),
+        prompt_pair_s=slower * 2 * SHAPE.layers * SHAPE.heads * SHAPE.head_dim / flops,
+        step_context_s=slower * kv / bandwidth,
+        kv_tokens=floor((device.memory_bytes * pool.gpus * MEMORY_SHARE - weights) / kv),
     )
 
 
 def profile_of() -> Profile:
     """The peers' profile, from the truth itself."""
     prefill, decode = (truth_of(pool) for pool in POOLS)
-    room = prior_of(POOLS[1].device, GPUS, SHAPE).kv_room_tokens
     return Profile(
         prefill.prompt_base_s,
         prefill.prompt_token_s,
@@ -118,7 +126,7 @@ def profile_of() -> Profile:
         decode.step_slope_s,
         decode.step_context_s,
         MAX_BATCH,
-        room,
+        float(decode.kv_tokens or 0),
     )
 
 
@@ -208,20 +216,20 @@ def oracle(case: Case) -> Played:
         runs[schedule] = played = play(case, Contender(schedule.policy(EPOCH)))
         return played.attainment, played.gpu_seconds
 
-    return runs[search(lambda strictness: schedule_for(case, strictness), simulate, GOAL).schedule]
+    return runs[search(partial(schedule_for, case), simulate, GOAL).schedule]
 
 
-def schedule_for(case: Case, strictness: float) -> Schedule:
-    """The cheapest schedule by the quick model, its targets at this share of the real ones."""
+def schedule_for(case: Case, strictness: float, misses: float) -> Schedule:
+    """The cheapest schedule by the quick model: its targets at this share of the real ones, so many misses allowed."""
     profile = profile_of()
     grid = Grid(case.seconds + DRAIN_S, limits_of(case, flips=False).interval_s * 2.0, tuple(range(1, MOST + 1)))
     costs = Costs(GPUS * grid.step_s, GPUS * START_S)
     targets = case.slo.ttft_ms / 1000 * strictness, case.slo.tpot_ms / 1000 * strictness
     roles = [
-        OracleRole(tuple(misses(case.trace, profile, n, target, grid) for n in grid.counts), grid.counts, costs)
-        for misses, target in zip((prefill_misses, decode_misses), targets, strict=True)
+        OracleRole(by_count(partial(missed, case.trace, profile, target, grid), grid.counts), grid.counts, costs)
+        for missed, target in zip((prefill_misses, decode_misses), targets, strict=True)
     ]
-    prefill, decode = fewest_gpus(roles, (1 - GOAL) / 2 * len(case.trace))
+    prefill, decode = fewest_gpus(roles, misses * len(case.trace))
     return Schedule(prefill, decode, grid.step_s, START_S)
 
 

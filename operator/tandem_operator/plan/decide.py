@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.ahead import meanwhile
 from tandem_operator.plan.bounds import BOUNDS, target_of
 from tandem_operator.plan.facts import Action, Decision, RebalanceMode, Verdict
 from tandem_operator.plan.guards import GUARDS, hold, hold_in_cooldown
@@ -50,7 +51,7 @@ def choose(seen: Observed, now: datetime) -> Decision:
     """The decision of mode Auto: guards first, then the moves on one study of the facts."""
     for guard in GUARDS:
         if (decision := guard(seen, now)) is not None:
-            return decision
+            return meanwhile(seen, now, decision)
     if is_stuck(seen, now):
         return as_decided(seen, weigh(as_served(seen), now))
     return weigh(seen, now)
@@ -59,7 +60,7 @@ def choose(seen: Observed, now: datetime) -> Decision:
 def weigh(seen: Observed, now: datetime) -> Decision:
     """The moves in their order, once the metrics are of this plan."""
     if (waiting := hold_in_cooldown(seen, now)) is not None:
-        return waiting
+        return meanwhile(seen, now, waiting)
     case = study(seen, now)
     if isinstance(case, Verdict):
         return hold(seen, case.reason, case.message)

@@ -81,9 +81,11 @@ def flips_from(
     spare = sum(w.ready and w.role is role for w in living) - minimum
     chosen: list[Flip] = []
     for worker in sorted((w for w in living if w.role is role), key=lambda w: order(w, to, home)):
-        if len(chosen) == count:
+        if len(chosen) >= count:
             break
         if worker.ready and spare <= 0:
+            # Who comes home keeps its place while it waits: another in its stead would have to come home later.
+            count -= home.get(worker.pool) is to
             continue
         spare -= worker.ready
         chosen.append(Flip(worker.name, role, to))

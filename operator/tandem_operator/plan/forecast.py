@@ -44,6 +44,7 @@ class Judged:
     name: str
     value: float
     error: float  # root mean square; inf: no past forecast to judge by
+    past: tuple[tuple[float, float], ...] = ()  # (said, came)
 
 
 def forecast(history: Sequence[Window], horizon_s: float) -> Forecasted | None:
@@ -63,6 +64,33 @@ def forecast(history: Sequence[Window], horizon_s: float) -> Forecasted | None:
         spread=best.error if best.error < float("inf") else 0.0,
         method=best.name,
     )
+
+
+def demand(values: Sequence[float | None], history: Sequence[Window], horizon_s: float, share: float) -> float | None:
+    """What to provide for over the horizon, so that at least `share` of the work comes in moments that are covered.
+
+    The forecast, raised by the error that its method has not exceeded in the past for that share of the work: errors
+    are weighted by the demand that came, since a busy moment that was not foreseen hurts all who came in it. Error
+    upon peak is not provided for: no more than the history has seen, or the forecast itself says.
+    """
+    known = filled(values)
+    if not known:
+        return None
+    steps = steps_of(history, horizon_s)
+    best = choose(known, steps)
+    errors = [(came - said, came) for said, came in best.past]
+    most = max(*known, best.value)
+    return max(min(best.value + margin(errors, share), most), 0.0)
+
+
+def margin(errors: Sequence[tuple[float, float]], share: float) -> float:
+    """The `share` quantile of (error, weight), at least 0; 0 for no errors."""
+    left = (1 - share) * sum(weight for _, weight in errors)
+    for error, weight in sorted(errors, reverse=True):
+        left -= weight
+        if left < 0:
+            return max(error, 0.0)
+    return 0.0
 
 
 def steps_of(history: Sequence[Window], horizon_s: float) -> int:
@@ -103,10 +131,11 @@ def choose(values: Sequence[float], steps: int) -> Judged:
 def judge(name: str, method: Method, values: Sequence[float], steps: int) -> Judged:
     """Let the method forecast from every past moment, and hold it against what came."""
     said = method(values, steps)
-    errors = [s - came for s, came in zip(said[:-steps], values[steps:], strict=True) if s is not None]
-    error = sqrt(sum(e * e for e in errors) / len(errors)) if len(errors) >= LEAST_ERRORS else float("inf")
+    past = tuple((s, came) for s, came in zip(said[:-steps], values[steps:], strict=True) if s is not None)
     last = said[-1]
-    return Judged(name, values[-1] if last is None else last, error if last is not None else float("inf"))
+    if last is None or len(past) < LEAST_ERRORS:
+        return Judged(name, values[-1] if last is None else last, float("inf"), past)
+    return Judged(name, last, sqrt(sum((s - came) ** 2 for s, came in past) / len(past)), past)
 
 
 def constant(values: Sequence[float], steps: int) -> list[float | None]:  # noqa: ARG001

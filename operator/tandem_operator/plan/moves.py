@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.ahead import scale_ahead
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import judge_window, may_grow
 from tandem_operator.plan.slack import release_slack
@@ -45,17 +46,6 @@ def scale_replicas(case: Study) -> Decision | None:
     if not is_breached(case, case.seen.limits.steadiness.up_window_s) or view.better_plan is None:
         return None
     return move(view, action_of(view, view.better_plan), "TargetsMissed", view.better_plan)
-
-
-def scale_ahead(case: Study) -> Decision | None:
-    """Before anything is missed: replicas for a load that the present plan will not carry when they are ready."""
-    view = case.later
-    if view is None or case.breach is not None or view.load.arrival_rate <= case.load.arrival_rate:
-        return None
-    plan = view.better_plan
-    if plan is None or view.current.forecast.attainment >= view.wanted or action_of(view, plan) is Action.FLIP:
-        return None  # a flip takes seconds: it can wait until it is needed
-    return move(view, Action.SCALE, "LoadRising", plan)
 
 
 def least_bad(case: Study) -> Decision | None:

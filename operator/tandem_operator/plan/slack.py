@@ -31,7 +31,8 @@ def release_slack(case: Study) -> Decision | None:
     recent = windows_of(case)
     if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
         return None
-    desk = Desk(limits, shape, with_headroom(heaviest(recent, case)), case.model, limits.slo)
+    load = with_headroom(heaviest(recent, case))
+    desk = Desk(limits, shape, heavier(load, case.provided.load) if case.provided else load, case.model, limits.slo)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
     smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)
@@ -70,6 +71,17 @@ def heaviest(windows: Sequence[Window], case: Study) -> Load:
         prompt_tokens=max(x.prompt_tokens for x in loads),
         computed_tokens=max(x.computed_tokens for x in loads),
         output_tokens=max(x.output_tokens for x in loads),
+    )
+
+
+def heavier(a: Load, b: Load) -> Load:
+    """Both roles' work at the higher of the two; the rate as well, and lengths to match."""
+    rate = max(a.arrival_rate, b.arrival_rate, 1e-9)
+    return replace(
+        a,
+        arrival_rate=rate,
+        computed_tokens=max(x.arrival_rate * x.computed_tokens for x in (a, b)) / rate,
+        output_tokens=max(x.arrival_rate * x.output_tokens for x in (a, b)) / rate,
     )
 
 

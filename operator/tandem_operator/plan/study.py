@@ -12,8 +12,8 @@ from tandem_operator.plan.calibrate import UNCALIBRATED, calibrate, calibrate_po
 from tandem_operator.plan.candidates import cost_of, crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
-from tandem_operator.plan.forecast import forecast
 from tandem_operator.plan.judge import Breach, breach, is_idle
+from tandem_operator.plan.outlook import at_least, outlook
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of
 from tandem_operator.plan.search import Bar, Region, Search
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.calibrate import Calibration, Fit
     from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
-    from tandem_operator.plan.forecast import Forecasted
     from tandem_operator.plan.predict import Crew, Forecast
     from tandem_operator.plan.search import Found
 
@@ -62,18 +61,24 @@ class Study:
 
     @cached_property
     def later(self) -> Study | None:
-        """The same under the load that new replicas will meet: the forecast over their start, one error higher.
-
-        None where nobody has seen how long a start takes, or nothing can be forecast.
-        """
+        """The same under the load to provide for until new replicas serve; None: nobody has seen a start yet."""
         start_s, shape = self.seen.start_s, self.seen.model
-        told = None if start_s is None else forecast(self.seen.history, start_s)
-        if told is None or start_s is None or shape is None:
+        if start_s is None or shape is None:
             return None
-        load = ahead(self.load, told)
+        return self.under(outlook(self.seen.history, self.load, start_s, self.seen.limits.slo.percentile), start_s)
+
+    @cached_property
+    def provided(self) -> Study | None:
+        """The same as `later`, but no less than what is needed now."""
+        return None if self.later is None else self.under(at_least(self.later.load, self.load), self.later.ahead_s)
+
+    def under(self, load: Load, ahead_s: float) -> Study:
+        """The same plans under another load."""
+        shape = self.seen.model
+        assert shape is not None  # noqa: S101  # there would be no study
         desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
         current = desk.weigh(self.current.target, self.current.target)
-        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=ahead_s)
 
     @cached_property
     def search(self) -> Search:
@@ -124,19 +129,6 @@ class Study:
         """Feasible, and clearly better than staying."""
         now = self.current
         return Bar(now.forecast.attainment + CLEARLY, max(self.wanted, now.sure + CLEARLY))
-
-
-def ahead(load: Load, told: Forecasted) -> Load:
-    """The load that is forecast; prefix hits stay the share that they are."""
-    prompt = load.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens
-    share = load.computed_tokens / load.prompt_tokens if load.prompt_tokens else 1.0
-    return replace(
-        load,
-        arrival_rate=told.rate + told.spread,
-        prompt_tokens=prompt,
-        computed_tokens=prompt * share,
-        output_tokens=load.output_tokens if told.output_tokens is None else told.output_tokens,
-    )
 
 
 def reach(limits: Limits, now: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -265,9 +257,14 @@ def batch_room(history: Sequence[Window], most: int) -> float:
     """Requests that a decode worker takes at once: as configured, or as it shows when prompts wait for tickets.
 
     Prompts that wait while prefill workers have time wait for tickets: then the batch that runs is all that there is
-    room for (KV memory, long contexts), whatever the configuration says.
+    room for (KV memory, long contexts), whatever the configuration says. Some windows must agree: at the onset of a
+    burst prompts wait as well, and the mean over the window still says that the workers have time.
     """
-    seen = history[-1]
+    return max(shown_room(window, most) for window in history[-MIN_EXCESS:])
+
+
+def shown_room(seen: Window, most: int) -> float:
+    """The batch that this window shows as all that there is room for; `most` if it shows none."""
     prefill, decode = seen.prefill, seen.decode
     if not prefill.waiting or prefill.busy is None or not seen.prefill_workers:
         return most

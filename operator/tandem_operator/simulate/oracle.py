@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 PRICES = 40  # halvings of the price of a miss
 DEAREST = 1e6  # GPU seconds for one miss: none is taken that a count within bounds avoids
-LOOSE, STRICT = 1.3, 0.4  # shares of the targets between which the model's strictness is sought
-ROUNDS = 6  # simulations of candidate schedules
+LOOSE, STRICT = 2.5, 0.5  # shares of the targets between which the model's strictness is sought
+ROUNDS = 5  # simulations of candidate schedules, with no miss allowed to the model
+MISSES, MORE_ROUNDS = 0.004, 3  # ... and with so many: a few moments may be given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def most(counts: Sequence[int], first: int, last: int) -> int:
     return max(counts[first : last + 1] or counts[-1:])
 
 
-def prefill_misses(trace: Iterable[Arrival], profile: Profile, count: int, target_s: float, grid: Grid) -> list[int]:
+def prefill_misses(trace: Iterable[Arrival], profile: Profile, target_s: float, grid: Grid, count: int) -> list[int]:
     """Requests by interval of arrival whose first token would come late from `count` workers, first come first served.
 
     One that would be late is not served: so an overload stays in its interval, and intervals can be chosen apart.
@@ -103,7 +104,7 @@ def prefill_misses(trace: Iterable[Arrival], profile: Profile, count: int, targe
     return missed
 
 
-def decode_misses(trace: Iterable[Arrival], profile: Profile, count: int, target_s: float, grid: Grid) -> list[int]:
+def decode_misses(trace: Iterable[Arrival], profile: Profile, target_s: float, grid: Grid, count: int) -> list[int]:
     """Requests by interval that find `count` workers too full for the target, if they come right after their prefill.
 
     All workers share the running requests evenly; a step of the shared batch is a tick of a virtual clock, on which a
@@ -130,6 +131,15 @@ def decode_misses(trace: Iterable[Arrival], profile: Profile, count: int, target
             heappush(ends, (steps + arrival.output - 1, own))
             context += own
     return missed
+
+
+def by_count(missed: Callable[[int], list[int]], counts: Sequence[int]) -> tuple[list[int], ...]:
+    """Misses by count, ascending: beyond the first count that misses nothing, none does."""
+    out: list[list[int]] = []
+    for count in counts:
+        is_enough = bool(out) and not any(out[-1])
+        out.append(out[-1] if is_enough else missed(count))
+    return tuple(out)
 
 
 def cheapest(misses: Sequence[Sequence[int]], counts: Sequence[int], costs: Costs, price: float) -> tuple[int, ...]:
@@ -198,21 +208,30 @@ class Played:
 
 
 def search(
-    schedule_for: Callable[[float], Schedule], simulate: Callable[[Schedule], tuple[float, float]], wanted: float
+    schedule_for: Callable[[float, float], Schedule], simulate: Callable[[Schedule], tuple[float, float]], wanted: float
 ) -> Played:
     """The cheapest schedule that attains `wanted` in the simulator; where none does, the one that attains most.
 
-    `schedule_for(strictness)` is the model's; bisection over the strictness, every candidate simulated.
+    `schedule_for(strictness, share of misses)` is the model's; every candidate is simulated.
     """
+    played = bisect(lambda s: schedule_for(s, 0.0), simulate, wanted, ROUNDS)
+    played += bisect(lambda s: schedule_for(s, MISSES), simulate, wanted, MORE_ROUNDS)
+    good = [p for p in played if p.attainment >= wanted]
+    return min(good, key=lambda p: p.gpu_seconds) if good else max(played, key=lambda p: p.attainment)
+
+
+def bisect(
+    schedule_for: Callable[[float], Schedule],
+    simulate: Callable[[Schedule], tuple[float, float]],
+    wanted: float,
+    rounds: int,
+) -> list[Played]:
+    """Schedules of a strictness nearer and nearer to the loosest that attains `wanted`, as they were played."""
     loose, strict = LOOSE, STRICT
     played: list[Played] = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         strictness = 1.0 if number == 0 else (loose + strict) / 2
         schedule = schedule_for(strictness)
         played.append(Played(schedule, *simulate(schedule)))
-        if played[-1].attainment >= wanted:
-            strict = strictness
-        else:
-            loose = strictness
-    good = [p for p in played if p.attainment >= wanted]
-    return min(good, key=lambda p: p.gpu_seconds) if good else max(played, key=lambda p: p.attainment)
+        loose, strict = (loose, strictness) if played[-1].attainment >= wanted else (strictness, strict)
+    return played

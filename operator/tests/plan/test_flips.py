@@ -47,6 +47,20 @@ THREE = [pod("prefill-0", P), pod("decode-0", D, 5), pod("decode-1", D, 2)]
             id="home first",
         ),
         pytest.param(
+            [pod("decode-0", P), pod("decode-1", D), pod("prefill-0", P), pod("prefill-1", P, ready=False)],
+            (2, 2),
+            (1, 1),
+            [],
+            id="who comes home waits for the pod that starts, and that one is not flipped in its stead",
+        ),
+        pytest.param(
+            [pod("decode-0", P), pod("decode-1", D), pod("prefill-0", P), pod("prefill-1", P)],
+            (2, 2),
+            (1, 1),
+            ["decode-0"],
+            id="... and goes once it serves",
+        ),
+        pytest.param(
             [*THREE[:2], pod("decode-1", D, 0, deleting=True)], (2, 1), (1, 1), [], id="a pod that leaves is not there"
         ),
         pytest.param(THREE[:2], (2, 1), (1, 1), [], id="wait for the missing pod: no surplus yet"),
