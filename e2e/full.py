@@ -39,7 +39,12 @@ def run(name: str, command: list[str]) -> dict[str, object]:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             counts = counted(line) or counts
-    return {"step": name, "passed": process.returncode == 0, "seconds": round(time.monotonic() - began), **counts}
+    return {
+        "step": name,
+        "passed": process.returncode == 0,
+        "seconds": round(time.monotonic() - began),
+        "counts": counts,
+    }
 
 
 def counted(line: str) -> dict[str, int]:
