@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import csv
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
+from tandem_operator.simulate.published import inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tandem_operator.simulate.published.inputs import Arrivals
 
 Load = list[tuple[float, int, int]]  # arrived (s), prompt, output
 
@@ -33,25 +34,19 @@ BLOCK_TOKENS = 512  # of Mooncake's trace format
 
 
 def replay(data: Path) -> Load:
-    """The trace; the first request arrives at 1 ms, as splitwise-sim wants no 0."""
-    with (data / TRACE).open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]) for row in rows]
-    return [
-        ((at - times[0]).total_seconds() + 0.001, int(row["ContextTokens"]), max(int(row["GeneratedTokens"]), 1))
-        for at, row in zip(times, rows, strict=True)
-    ]
+    """The trace as recorded."""
+    return rows_of(inputs.replay(inputs.read_azure(data / TRACE)))
 
 
 def poisson(data: Path, rate: float, seconds: float, seed: int = 0) -> Load:
     """So many requests a second for so long."""
-    lengths = replay(data)
-    rng = np.random.default_rng(seed)
-    times = np.cumsum(rng.exponential(1 / rate, int(rate * seconds * 1.5)))
-    times = times[times < seconds]
-    prompts = rng.choice([prompt for _, prompt, _ in lengths], len(times))
-    outputs = rng.choice([output for _, _, output in lengths], len(times))
-    return list(zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True))
+    return rows_of(inputs.poisson(inputs.read_azure(data / TRACE), rate, seconds, seed))
+
+
+def rows_of(arrivals: Arrivals) -> Load:
+    """One row a request; an answer has a token at least."""
+    columns = (arrivals.at.tolist(), arrivals.prompt.tolist(), arrivals.output.clip(min=1).tolist())
+    return list(zip(*columns, strict=True))
 
 
 def write_ours(load: Load, path: Path) -> None:

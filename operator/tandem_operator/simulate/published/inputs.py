@@ -53,7 +53,7 @@ class Prompt:
 
 def read_azure(path: Path) -> Arrivals:
     """Azure's LLM inference trace of 2023 (CSV). Raises InputError with the line of what cannot be read."""
-    at: list[float] = []
+    at: list[datetime] = []
     lengths: list[tuple[int, int]] = []
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
@@ -62,14 +62,14 @@ def read_azure(path: Path) -> Arrivals:
         for number, row in enumerate(reader, start=2):
             try:
                 # Microseconds: the seventh digit is more than datetime reads.
-                at.append(datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp())
+                at.append(datetime.fromisoformat(row["TIMESTAMP"][:26]))
                 lengths.append((int(row["ContextTokens"]), int(row["GeneratedTokens"])))
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
     if not at:
         raise InputError(f"{path}: no requests")
     prompt, output = np.array(lengths, dtype=np.int64).T
-    return Arrivals(np.array(at) - at[0], prompt, output)
+    return Arrivals(np.array([(one - at[0]).total_seconds() for one in at]), prompt, output)
 
 
 def replay(azure: Arrivals) -> Arrivals:
