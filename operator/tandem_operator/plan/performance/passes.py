@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan.performance.weights import experts_touched
+
 if TYPE_CHECKING:
     from tandem_operator.plan.performance.costs import Costs, ExpertCosts
 
@@ -57,8 +59,7 @@ def experts_s(costs: ExpertCosts, tokens: float) -> float:
 
     Distinct experts by uniform routing: E·(1 - (1 - k/E)^n). 8 of 256, 32 tokens: 163.3.
     """
-    touched = costs.total * (1.0 - float((1 - costs.chosen / costs.total) ** tokens))
-    return max(costs.token_s * tokens * imbalance(costs, tokens), costs.read_s * touched)
+    return max(costs.token_s * tokens * imbalance(costs, tokens), costs.read_s * experts_touched(costs, tokens))
 
 
 def imbalance(costs: ExpertCosts, tokens: float) -> float:

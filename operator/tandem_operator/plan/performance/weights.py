@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tandem_operator.plan.performance.config import Experts, Latent, ModelConfig, Recurrent
+    from tandem_operator.plan.performance.costs import ExpertCosts
 
 
 def attention_parameters(model: ModelConfig) -> int:
@@ -86,7 +87,7 @@ def active_parameters(model: ModelConfig) -> int:
     return mixer_parameters(model) + dense_parameters(model) + routed + head_parameters(model)
 
 
-def experts_touched(experts: Experts, tokens: float) -> float:
+def experts_touched(experts: Experts | ExpertCosts, tokens: float) -> float:
     """Distinct experts that a batch of tokens reads in one layer, by uniform routing: E·(1 - (1 - k/E)^n).
 
     Each expert is left out by one token with probability 1 - k/E (balls in bins). 8 of 256, 32 tokens: 163.3.
