@@ -64,9 +64,11 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
     world.asked[ref] = look
+    stamp = world.cache.stamp(ref)
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
-    after = observe(world, ref, body, parse(body), now)
+    moved = body is not seen.body or world.cache.stamp(ref) != stamp
+    after = observe(world, ref, body, parse(body), now) if moved else seen
     await write_status(world, body, after.status, status_of(after, plan, outcome, now), now)
     world.metrics.show_target(ref, plan.target)
     return outcome
@@ -143,5 +145,6 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
 
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
+    world.carried.pop(ref, None)
     if world.asked.pop(ref, None) is not None:
         world.metrics.forget(ref)
