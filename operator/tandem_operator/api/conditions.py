@@ -13,6 +13,7 @@ SLO_MET: Final = "SLOMet"
 SCALING_LIMITED: Final = "ScalingLimited"
 REBALANCING: Final = "Rebalancing"
 KV_TRANSFER_READY: Final = "KVTransferReady"
+MONITORING_READY: Final = "MonitoringReady"
 
 Answer = Literal["True", "False", "Unknown"]
 
@@ -46,6 +47,7 @@ CONDITIONS: Final = (
     ConditionType(SCALING_LIMITED, "Does a bound keep the operator from what it would choose or has chosen?"),
     ConditionType(REBALANCING, "Is a move of the ratio under way?"),
     ConditionType(KV_TRANSFER_READY, "Does the KV cache travel as spec.transfer demands?"),
+    ConditionType(MONITORING_READY, "Is there all that spec.monitoring asks for? Absent where it asks for nothing."),
 )
 
 _WAIT = "Wait; the message says for what."
@@ -210,6 +212,14 @@ REASONS: Final = (
     ),
     Reason(KV_TRANSFER_READY, "Unknown", "NoTransferYet", "No worker has told its transfer backend yet."),
     Reason(KV_TRANSFER_READY, "True", "NotNeeded", "Mode Colocated transfers nothing."),
+    Reason(MONITORING_READY, "True", "Made", "The objects that spec.monitoring asks for are there."),
+    Reason(
+        MONITORING_READY,
+        "False",
+        "ApiMissing",
+        "The cluster does not serve a kind that spec.monitoring asks for; the rest is made.",
+        "Install the project that the message names (the operator looks again at each resync), or unset the field.",
+    ),
 )
 
 

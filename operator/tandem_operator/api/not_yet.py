@@ -121,9 +121,6 @@ NOT_YET: tuple[NotYet, ...] = (
     ),
     NotYet("spec.router.apiKeysSecretRef", REMOVE),
     NotYet("spec.router.tls", REMOVE),
-    NotYet("spec.monitoring.podMonitor", "use false", only=(False,)),
-    NotYet("spec.monitoring.rules", "use false", only=(False,)),
-    NotYet("spec.monitoring.dashboard", "use false", only=(False,)),
     NotYet("spec.suspend", "use false", only=(False,)),
     NotYet("spec.priority", "use 0", only=(0,)),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
+from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import lacks_config
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
@@ -15,6 +16,7 @@ from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
 
 if TYPE_CHECKING:
@@ -29,7 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
-PRUNED = ("Deployment", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget")
+PRUNED = (
+    "Deployment",
+    "Service",
+    "ServiceAccount",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "ConfigMap",
+    "PodMonitor",
+    "PrometheusRule",
+)
 
 
 async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -48,8 +59,8 @@ async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
 
 def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
     """All that the steps read, apart from settings: while it is the same, a step that was done is done."""
-    generation = seen.resource.metadata.generation
-    return seen.owner.uid, generation, plan.target, seen.accelerators, world.cache.stamp(seen.ref)
+    spec = (seen.owner.uid, seen.resource.metadata.generation, seen.accelerators)
+    return (*spec, plan.target, frozenset(world.absent), world.cache.stamp(seen.ref))
 
 
 async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
@@ -133,6 +144,13 @@ async def mark_victims(plan: Plan, seen: Seen, world: World) -> None:
                 world.cache.put("Pod", await world.kube.patch_pod(pod, annotations={COST: GOES_FIRST}))
 
 
+async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What the monitoring stack looks at, as far as this cluster serves its kinds."""
+    settings = world.settings
+    manifests = monitoring(seen.owner, seen.resource.spec, settings.metrics_window_seconds, settings.labels_of_monitors)
+    return await apply_all([m for m in manifests if m["kind"] not in world.absent], seen, world)
+
+
 async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
     wanted = wanted_names(seen)
@@ -156,6 +174,7 @@ STEPS: tuple[Step, ...] = (
     apply_budgets,
     flip_roles,
     shrink_pools,
+    apply_monitoring,
     prune,
 )
 
@@ -184,6 +203,9 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
     try:
         applied = await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
     except (ConflictError, NotFoundError) as error:
+        if isinstance(error, NotFoundError) and kind in OPTIONAL:
+            world.absent.add(kind)  # its API was taken out since the last list
+            return DONE
         return Waiting("Conflict", error.message, 1.0)
     world.cache.put(kind, applied)
     return DONE
@@ -236,4 +258,5 @@ def wanted_names(seen: Seen) -> set[tuple[str, str]]:
     found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
+    found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.conditions import (
     KV_TRANSFER_READY,
     METRICS_AVAILABLE,
+    MONITORING_READY,
     READY,
     REBALANCING,
     RECONCILING,
@@ -19,6 +20,7 @@ from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stall
 from tandem_operator.loop.refs import Failed, Outcome, Stalled
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
+from tandem_operator.templates.monitoring import APIS, wanted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,6 +46,8 @@ def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[s
         REBALANCING: judge_rebalancing(seen, plan, serving),
         KV_TRANSFER_READY: transfer,
     }
+    if (watched := judge_monitoring(seen)) is not None:
+        found[MONITORING_READY] = watched
     if not seen.look.number:
         # What the spec alone answers needs no memory, which is of another spec perhaps.
         found |= {kind: v for kind, v in remembered(seen).items() if found[kind].answer is Answer.UNKNOWN}
@@ -101,6 +105,17 @@ def judge_transfer(seen: Seen) -> Verdict:
     if seen.look.backend is None:
         return Verdict(Answer.UNKNOWN, "NoTransferYet", "no worker has reported its transfer backend yet")
     return Verdict(Answer.YES, "Connected", f"the KV cache travels over {seen.look.backend}")
+
+
+def judge_monitoring(seen: Seen) -> Verdict | None:
+    """Is there all that `spec.monitoring` asks for? A kind that the cluster does not serve is no error."""
+    kinds = wanted(seen.resource.spec)
+    if not kinds:
+        return None
+    missing = [f"{kind} (of {APIS[kind]})" for kind in kinds if kind in seen.absent]
+    if missing:
+        return Verdict(Answer.NO, "ApiMissing", f"this cluster does not serve {', '.join(missing)}")
+    return Verdict(Answer.YES, "Made", f"{', '.join(kinds)} made")
 
 
 def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdict | None) -> Verdict:

@@ -43,6 +43,7 @@ class Api:
     items: dict = field(default_factory=dict)
     version: itertools.count = field(default_factory=lambda: itertools.count(1))
     writes: list = field(default_factory=list)
+    unserved: set = field(default_factory=set)  # kinds that this cluster does not know
     crash_after: int | None = None  # writes that still succeed; the one after them is the process's end
 
     def store(self, kind, item):
@@ -72,6 +73,8 @@ class Api:
         metadata = manifest["metadata"]
         key = (manifest["kind"], metadata["namespace"], metadata["name"])
         old = self.items.get(key)
+        if manifest["kind"] in self.unserved:
+            raise NotFoundError("NotFound", "no such kind")
         if uid is not None and (old is None or old["metadata"]["uid"] != uid):
             raise ConflictError("Conflict", "uid")
         if uid is None and old is not None:
@@ -96,6 +99,8 @@ class Api:
         return copy.deepcopy(self.items.get((kind, namespace, name)))
 
     async def listed(self, kind, namespace, selector=""):
+        if kind in self.unserved:
+            raise NotFoundError("NotFound", "no such kind")
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
         return found, next(self.version)
