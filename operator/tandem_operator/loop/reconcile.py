@@ -149,7 +149,6 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
 
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
-    moved = body is not seen.body or standing(plan, seen, world) != before
-    after = observe(world, ref, body, parse(body), now) if moved else seen
-    found = status_of(after, plan, outcome, now)
-    await write_status(world, body, after.status, found, now)
+    world.carried.pop(ref, None)
+    world.asked.pop(ref, None)
+    world.metrics.forget(ref)
