@@ -32,6 +32,7 @@ COMPONENT_WORKER: Final = "worker"
 COMPONENT_ROUTER: Final = "router"
 
 HTTP_PORT: Final = 8000  # worker and router
+HTTPS_PORT: Final = 8443  # router, with spec.router.tls
 KV_PORT: Final = 8001  # worker to worker
 
 # A child is `<resource>-<part>` and must be a DNS label (63): 46 + 1 + 16.

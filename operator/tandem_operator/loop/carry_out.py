@@ -71,7 +71,7 @@ async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: 
 
 async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """The router's Service, and the workers'."""
-    return await apply_all(children.services(seen.owner), seen, world)
+    return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:

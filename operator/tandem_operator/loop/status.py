@@ -20,6 +20,7 @@ from tandem_operator.api.status import (
 )
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
+from tandem_operator.templates import children
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
     rewrite = newest is not None and (changed or has_moved(old.observed, newest, now))
     return Status(
         observed_generation=generation,
-        endpoint=f"http://{seen.owner.child('router')}.{seen.owner.namespace}.svc:8000/v1",
+        endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=seen.resource.spec.model.revision,
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, KV_PORT, LABEL_POOL
+from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL
 from tandem_operator.templates.names import (
     APPLIED,
     Owner,
@@ -73,6 +73,10 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--ttft-ms": str(spec.slo.ttft_milliseconds),
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
     }
+    if spec.router.api_keys_secret_ref:
+        own["--api-keys-dir"] = "/etc/tandem/api-keys"
+    if spec.router.tls:
+        own["--tls-dir"] = "/etc/tandem/tls"
     return [word for pair in own.items() for word in pair]
 
 
@@ -121,6 +125,8 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         image=images.router,
         args=router_args(owner, spec),
         resource=owner.name,
+        keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
+        tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
     return overlaid(deployment, spec.router.template)
 
@@ -135,7 +141,13 @@ def access(owner: Owner) -> list[Object]:
     ]
 
 
-def services(owner: Owner) -> list[Object]:
+def endpoint(owner: Owner, spec: Spec) -> str:
+    """Address of the OpenAI API."""
+    scheme, port = ("https", HTTPS_PORT) if spec.router.tls else ("http", HTTP_PORT)
+    return f"{scheme}://{owner.child(ROUTER)}.{owner.namespace}.svc:{port}/v1"
+
+
+def services(owner: Owner, spec: Spec) -> list[Object]:
     """The router's Service, and a headless one for the workers."""
     http = {"http": HTTP_PORT}
     workers = worker_selector(owner.name)
@@ -145,7 +157,7 @@ def services(owner: Owner) -> list[Object]:
             metadata=owner.metadata(ROUTER, ROUTER),
             headless=False,
             selector=router_selector(owner.name),
-            ports=http,
+            ports={"https": HTTPS_PORT} if spec.router.tls else http,
         ),
         render(
             "service",
