@@ -25,6 +25,7 @@ LABEL_RESOURCE: Final = f"{GROUP}/resource"
 LABEL_COMPONENT: Final = f"{GROUP}/component"
 LABEL_POOL: Final = f"{GROUP}/pool"
 LABEL_ROLE: Final = f"{GROUP}/role"  # patched and watched; in no selector
+LABEL_REVISION: Final = f"{GROUP}/revision"  # workers of one revision may pair; in no selector
 
 APP_NAME: Final = "tandem"
 MANAGED_BY: Final = FIELD_MANAGER

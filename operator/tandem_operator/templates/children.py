@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL
+from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
 from tandem_operator.templates.names import (
     APPLIED,
+    TEMPLATE,
     Owner,
     router_labels,
     router_selector,
@@ -98,7 +99,8 @@ def pool_deployment(
         metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
         replicas=replicas,
         selector=selector,
-        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower()),
+        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
+        | {LABEL_REVISION: revision_of(spec, images)},
         service_account=owner.child(WORKER),
         products=list(accelerator.products),
         product_label=PRODUCT_LABEL,
@@ -110,7 +112,22 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return overlaid(deployment, pool.template)
+    return with_digest(overlaid(deployment, pool.template))
+
+
+def revision_of(spec: Spec, images: Images) -> str:
+    """What two workers must agree on before one computes for the other: same revision, same KV cache."""
+    model, engine = spec.model, spec.engine
+    agreed = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
+    agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
+    return digest_of(agreed)[:10]
+
+
+def with_digest(deployment: Object) -> Object:
+    """The Deployment with its pod template's digest on the template, so that a pod tells what it was made of."""
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"][TEMPLATE] = digest_of(template)[:16]
+    return deployment
 
 
 def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
@@ -118,7 +135,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
     deployment = render(
         "router",
         metadata=owner.metadata(ROUTER, ROUTER),
-        replicas=spec.router.replicas,
+        replicas=0 if spec.suspend else spec.router.replicas,
         selector=router_selector(owner.name),
         pod_labels=router_labels(owner.name),
         service_account=owner.child(ROUTER),
@@ -201,7 +218,11 @@ def pools_of(
 
 def stamped(manifest: Object) -> Object:
     """The manifest with its digest in an annotation: so what was taken out of it shows on the live object."""
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]
     metadata = manifest["metadata"]
-    annotations = metadata.get("annotations", {}) | {APPLIED: digest}
+    annotations = metadata.get("annotations", {}) | {APPLIED: digest_of(manifest)[:32]}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest_of(content: Any) -> str:
+    """Hexadecimal, the same for the same content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
