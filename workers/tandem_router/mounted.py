@@ -7,11 +7,12 @@ import hashlib
 import hmac
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from tandem_router.errors import RefusedError, refusal
 
@@ -19,7 +20,6 @@ LOOK_S = 5.0
 MAX_KEYS = 1000
 LONGEST_KEY = 8192
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 log = logging.getLogger("tandem_router.mounted")
 
@@ -68,7 +68,7 @@ class Keys:
             found |= hmac.compare_digest(mine, known)
         return found and scheme.lower() == "bearer"
 
-    def guard(self, paths: Iterable[str]) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def guard(self, paths: Iterable[str]) -> Middleware:
         """A middleware that lets nobody without a key to these paths."""
         guarded = frozenset(paths)
 

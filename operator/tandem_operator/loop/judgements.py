@@ -148,8 +148,8 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
         return Verdict(Answer.YES, "Progressing", words) if seen.pods else None
     if serving.answer is not Answer.YES:
         return Verdict(Answer.YES, "Progressing", serving.message)
-    if (words := progress_words(seen)) is not None:
-        return Verdict(Answer.YES, "Progressing", words)
+    if (renewed := progress_words(seen)) is not None:
+        return Verdict(Answer.YES, "Progressing", renewed)
     rolling = [name for name, item in deployments(seen).items() if is_rolling(item)]
     if rolling:
         return Verdict(Answer.YES, "Progressing", f"{', '.join(rolling)} replace their pods")

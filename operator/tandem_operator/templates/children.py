@@ -118,7 +118,7 @@ def pool_deployment(
 def revision_of(spec: Spec, images: Images) -> str:
     """What two workers must agree on before one computes for the other: same revision, same KV cache."""
     model, engine = spec.model, spec.engine
-    agreed = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
+    agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
     agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
     return digest_of(agreed)[:10]
 
