@@ -248,7 +248,7 @@ async def measure(api: Api, run: Operator, count: int, bare_s: float, options: a
         rows += [Row("passes per resource", made / count, "", n=count)]
         rows += [Row("CPU per pass while all come up", (run.cpu_s() - cpu) / made, "s", n=made)]
         times = sorted(await react(api, seen, names, options.changes))
-        rows += [Row(f"reaction p{p}", percentile(times, p / 100), "s", n=len(times)) for p in (50, 99)]
+        rows += [Row(f"reaction p{p}", percentile(times, p), "s", n=len(times)) for p in (50, 99)]
         await until_quiet(api)
         rows += await idle(api, run, options.idle)
         rows += [against("RSS, at most", run.rss_mib("VmHWM"), "MiB", 256.0), Row("RSS, idle", run.rss_mib(), "MiB")]

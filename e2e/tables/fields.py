@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import re
 import sys
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from e2e.tables.field_values import AS_UNSET, BESIDE, WITH, values_of
-from e2e.tables.memory import Case, Object
+from e2e.tables.memory import Case, Object, copied
 from e2e.tables.page import cell, main, table
 from e2e.tables.paths import drop, flat, leaves, put, required
 from tandem_operator.api.crd import resource_schema
@@ -139,7 +138,7 @@ async def try_field(path: str) -> Row:
             steps.append(step)
     if required(SPEC, path):
         return Row(path, tuple(steps), "required")
-    case.edit(drop(put(copy.deepcopy(body), path, None), path)["spec"])
+    case.edit(drop(put(copied(body), path, None), path)["spec"])
     last, words = await settled(case)
     return Row(path, tuple(steps), words or ("stays" if changes(first, last) else "back"))
 
@@ -156,7 +155,7 @@ async def try_value(case: Case, wanted: Object, before: Effects, value: Any) -> 
 
 def with_value(body: Object, path: str, value: Any) -> Object:
     """The body with the value, and with what the value needs."""
-    found = put(copy.deepcopy(body), path, value)
+    found = put(copied(body), path, value)
     if not isinstance(value, dict | list) and (path, value) in WITH:
         WITH[path, value](found)
     return found

