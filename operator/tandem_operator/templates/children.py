@@ -43,6 +43,7 @@ class Images:
     worker: str
     router: str
     worker_threads: int = 0  # 0: torch's own default
+    template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
 def worker_args(spec: Spec, images: Images) -> list[str]:
@@ -106,7 +107,7 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return overlaid(deployment, pool.template)
+    return overlaid(deployment, pool.template, allowed=images.template_allow)
 
 
 def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
@@ -122,7 +123,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         args=router_args(owner, spec),
         resource=owner.name,
     )
-    return overlaid(deployment, spec.router.template)
+    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
 
 
 def access(owner: Owner) -> list[Object]:
