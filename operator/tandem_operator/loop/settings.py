@@ -12,6 +12,8 @@ from tandem_operator.templates.allowed import ALLOWABLE
 from tandem_operator.templates.children import Images
 
 PREFIX = "TANDEM_"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 
 class SettingsError(ValueError):
@@ -34,6 +36,7 @@ class Settings(BaseModel):
     template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     listen_host: str = "0.0.0.0"
     listen_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     pod_name: str = "tandem-operator"
@@ -53,6 +56,11 @@ class Settings(BaseModel):
         if unknown := sorted(set(filter(None, text.split(","))) - set(ALLOWABLE)):
             raise ValueError(f"{', '.join(unknown)} is not one of {', '.join(ALLOWABLE)}")
         return text
+
+    @property
+    def labels_of_monitors(self) -> dict[str, str]:
+        """Labels by which this cluster's Prometheus operator selects its objects."""
+        return dict(pair.split("=", 1) for pair in self.monitor_labels.split(",") if pair)
 
     @property
     def images(self) -> Images:
