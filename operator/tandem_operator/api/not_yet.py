@@ -75,19 +75,6 @@ _POOL_HARDWARE = (
     "resourceName",
     "nodeSelector",
 )
-_TEMPLATE = (
-    "labels",
-    "affinity",
-    "topologySpreadConstraints",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "imagePullSecrets",
-    "volumes",
-    "volumeMounts",
-    "containers",
-    "env[].valueFrom",
-)
 _BEHAVIOR = ("scaleUp", "scaleDown")
 
 NOT_YET: tuple[NotYet, ...] = (
@@ -100,7 +87,6 @@ NOT_YET: tuple[NotYet, ...] = (
         NotYet(f"spec.pools[].hardware.{field}", "remove it and name an accelerator of the catalogue")
         for field in _POOL_HARDWARE
     ),
-    *(NotYet(f"spec.{owner}.template.{field}", REMOVE) for owner in ("pools[]", "router") for field in _TEMPLATE),
     NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
     NotYet("spec.transfer.rdma.devices", REMOVE),
     NotYet("spec.transfer.rdma.gidIndex", REMOVE),

@@ -45,6 +45,7 @@ class Images:
     worker: str
     router: str
     worker_threads: int = 0  # 0: torch's own default
+    template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
 def router_args(owner: Owner, spec: Spec) -> list[str]:
@@ -96,7 +97,7 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return with_digest(overlaid(deployment, pool.template))
+    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
 
 
 def revision_of(spec: Spec, images: Images) -> str:
@@ -129,7 +130,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template)
+    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
 
 
 def access(owner: Owner) -> list[Object]:
