@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from e2e.tables.fields import base, changes, settled
-from e2e.tables.memory import Case, copied
+from e2e.tables.memory import Case, Object, copied
 from e2e.tables.paths import put
 
 MAX_WRITES = 60  # of one story
@@ -22,6 +22,14 @@ class Story:
 
     name: str
     begin: Callable[[Case], None] | None  # None: the resource is new
+    spec: dict[str, object] = field(default_factory=dict)  # what the resource has from the start
+
+    def body(self) -> Object:
+        """The resource as it was before."""
+        body = base()
+        for pool in body["spec"]["pools"]:
+            pool["replicas"]["initial"] = 2
+        return {**body, "spec": body["spec"] | self.spec}
 
 
 def edited(path: str, value: object) -> Callable[[Case], None]:
@@ -46,6 +54,18 @@ def without_decode_pool(case: Case) -> None:
     case.edit(spec)
 
 
+MONITORED = {"podMonitor": True, "rules": True, "dashboard": True}
+
+
+def leftovers(case: Case) -> None:
+    """Children of names that another version gave them."""
+    for plural in ("services", "serviceaccounts", "rolebindings"):
+        if (own := case.kube.items.get((plural, "serving", "chat-router"))) is not None:
+            item = put(copied(own), "metadata.name", "chat-former")
+            del item["metadata"]["uid"]
+            case.kube.store(plural, item)
+
+
 def deleted(case: Case) -> None:
     """The resource is going: what it owns is the garbage collector's."""
     item = copied(case.body())
@@ -59,7 +79,9 @@ STORIES = (
     Story("a flip", aimed({"prefill": 2, "decode": 2}, 3, 1)),
     Story("a rebalance: one pool grows, one shrinks", aimed({"prefill": 3, "decode": 1}, 3, 1)),
     Story("a pool is replaced", without_decode_pool),
-    Story("monitoring is asked for", edited("spec.monitoring", {"podMonitor": True, "rules": True, "dashboard": True})),
+    Story("monitoring is asked for", edited("spec.monitoring", MONITORED)),
+    Story("monitoring is no more asked for", edited("spec.monitoring", {}), {"monitoring": MONITORED}),
+    Story("children of a former version's names", leftovers),
     Story("the resource is deleted", deleted),
 )
 
@@ -72,10 +94,7 @@ async def ends_of(story: Story) -> list[tuple[str, ...]]:
 
 async def told(story: Story, kill_after: int | None) -> tuple[dict[str, object], int]:
     """Tell the story; the state at its end, and how many writes it took."""
-    body = base()
-    for pool in body["spec"]["pools"]:
-        pool["replicas"]["initial"] = 2
-    case = Case(body)
+    case = Case(story.body())
     if story.begin is not None:
         await settled(case)
         story.begin(case)

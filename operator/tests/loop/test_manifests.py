@@ -43,7 +43,7 @@ def test_no_right_is_a_star_and_no_secret_is_read():
     assert verbs("", "secrets") == {"create"}
     assert verbs("events.k8s.io", "events") == {"create"}
     assert "pods/exec" not in str(RULES)
-    assert verbs("tandem.dev", "disaggregatedinferences") == {"get", "list", "watch"}
+    assert verbs("tandem.dev", "disaggregatedinferences") == {"list", "watch"}
     assert verbs("tandem.dev", "disaggregatedinferences/status") == {"patch"}
 
 
