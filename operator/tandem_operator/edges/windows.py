@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tandem_operator.edges.quantile import Quantile, quantile
-from tandem_operator.plan.facts import Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
+from tandem_operator.plan.facts import SIZES, Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -102,7 +102,7 @@ def model_of(facts: Facts | None) -> ModelShape | None:
     if facts is None or facts.model is None:
         return None
     try:
-        sizes = {name: int(facts.model[name]) for name in ModelShape.__slots__}
+        sizes = {name: int(facts.model[name]) for name in SIZES}
     except (KeyError, ValueError):
         return None
     return ModelShape(**sizes)
