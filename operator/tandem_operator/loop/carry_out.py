@@ -6,12 +6,13 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.constants import LABEL_ROLE
+from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import lacks_config
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
+from tandem_operator.loop.rollout import digest_in, held_pools
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
@@ -71,7 +72,7 @@ async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: 
 
 async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """The router's Service, and the workers'."""
-    return await apply_all(children.services(seen.owner), seen, world)
+    return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -221,8 +222,17 @@ def _owners(item: Object) -> list[Object]:
 
 
 def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Object]:
-    """The pools' Deployments with these replicas."""
-    return children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
+    """The pools' Deployments with these replicas; none at all while the resource is suspended."""
+    if seen.resource.spec.suspend:
+        replicas = dict.fromkeys(replicas, 0)
+    manifests = children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
+    held = held_pools(seen, {pool_of(m): digest_in(m["spec"]["template"]) for m in manifests})
+    return [m | {"spec": m["spec"] | {"paused": True}} if pool_of(m) in held else m for m in manifests]
+
+
+def pool_of(manifest: Object) -> str:
+    """The pool that a Deployment is of."""
+    return str(manifest["metadata"]["labels"][LABEL_POOL])
 
 
 def replicas_of(deployment: Object | None, absent: int = 0) -> int:

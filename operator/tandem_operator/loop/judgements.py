@@ -18,6 +18,7 @@ from tandem_operator.api.conditions import (
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
 from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stalling_fault
 from tandem_operator.loop.refs import Failed, Outcome, Stalled
+from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
 from tandem_operator.templates.monitoring import APIS, wanted
@@ -68,6 +69,10 @@ def remembered(seen: Seen) -> dict[str, Verdict]:
 def judge_stalled(seen: Seen, outcome: Outcome) -> Verdict | None:
     """What only an edit heals: said by the pass itself, or by a pod."""
     fault = stalling_fault(seen.pods)
+    if (paused := paused_words(seen)) is not None:
+        fault = Fault("RolloutPaused", paused)
+    elif fault is not None and progress_words(seen) is not None and fault_of_new(seen, live_digests(seen)) is None:
+        fault = None  # of a worker that is being replaced
     if isinstance(outcome, Stalled):
         fault = Fault(outcome.reason, outcome.message)
     return None if fault is None else Verdict(Answer.YES, fault.reason, fault.message)
@@ -119,6 +124,8 @@ def judge_monitoring(seen: Seen) -> Verdict | None:
 
 def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdict | None) -> Verdict:
     """Can clients be served? A rebalance never makes this False: it keeps a worker for each role."""
+    if seen.resource.spec.suspend and not seen.pods and stalled is None:
+        return Verdict(Answer.YES, "Suspended", "there are no pods, as spec.suspend asks; nothing is served")
     if transfer.answer is Answer.NO:
         return Verdict(Answer.NO, "KVTransferNotReady", transfer.message)
     if serving.answer is Answer.YES:
@@ -136,8 +143,13 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
     """Is something of the spec still on its way? Moves of the ratio are not: Git waits for the spec alone."""
     if isinstance(outcome, Failed):
         return Verdict(Answer.YES, "Retrying", f"{outcome.reason}: {outcome.message}")
+    if seen.resource.spec.suspend:
+        words = f"suspending: {len(seen.pods)} pods still finish what they serve"
+        return Verdict(Answer.YES, "Progressing", words) if seen.pods else None
     if serving.answer is not Answer.YES:
         return Verdict(Answer.YES, "Progressing", serving.message)
+    if (renewed := progress_words(seen)) is not None:
+        return Verdict(Answer.YES, "Progressing", renewed)
     rolling = [name for name, item in deployments(seen).items() if is_rolling(item)]
     if rolling:
         return Verdict(Answer.YES, "Progressing", f"{', '.join(rolling)} replace their pods")
@@ -157,6 +169,8 @@ def is_rolling(deployment: Object) -> bool:
 
 def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
+    if seen.resource.spec.suspend:
+        return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
     if (fault := scheduling_fault(seen.pods)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
     return judge_scaling(seen.facts, now)

@@ -146,8 +146,12 @@ class Api:
             )
             for pod in pods[: max(len(pods) - deployment["spec"]["replicas"], 0)]:
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+            template = deployment["spec"]["template"]["metadata"]
+            pods = [p for p in pods if ("Pod", REF.namespace, p["metadata"]["name"]) in self.items]
+            if self.roll_one(deployment, pods):
+                pods.pop()
             for _ in range(deployment["spec"]["replicas"] - len(pods)):
-                labels = deployment["spec"]["template"]["metadata"]["labels"]
+                labels = template["labels"]
                 assert selector.items() <= labels.items()
                 self.store(
                     "Pod",
@@ -157,6 +161,7 @@ class Api:
                             "name": f"{name}-{next(self.version)}",
                             "namespace": REF.namespace,
                             "labels": dict(labels),
+                            "annotations": dict(template.get("annotations") or {}),
                         },
                     },
                 )
@@ -166,6 +171,19 @@ class Api:
                 self.store("Pod", pod)
             if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+
+    def roll_one(self, deployment, pods):
+        """One pod of an older template goes, if the rollout is not held and no pod is away; unready ones first."""
+        digest = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get("tandem.dev/template")
+        old = [p for p in pods if (p["metadata"].get("annotations") or {}).get("tandem.dev/template") != digest]
+        if deployment["spec"].get("paused") or not old or len(pods) < deployment["spec"]["replicas"]:
+            return False
+        serving = {p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") == "Running"}
+        old.sort(key=lambda p: p["metadata"]["name"] in serving)
+        if len(serving) < len(pods) and old[0]["metadata"]["name"] in serving:
+            return False
+        del self.items["Pod", REF.namespace, old[0]["metadata"]["name"]]
+        return True
 
     def state(self):
         """What is, without versions, times and names that chance gave."""
