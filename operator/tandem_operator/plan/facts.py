@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from tandem_operator.plan.performance.config import ModelConfig
 
+from tandem_operator.api.engines import ENGINES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -44,7 +46,7 @@ class Objective(StrEnum):
     POWER = "Power"
 
 
-MAX_BATCH = 64  # what a Tandem worker takes where its arguments do not say
+MAX_BATCH = ENGINES["tandem"].batch
 
 
 @dataclass(frozen=True, slots=True)
