@@ -21,14 +21,9 @@ from e2e.bench.operator_api import APPLY, MERGE, Api, connect, side_by_side
 from e2e.bench.operator_parts import Operator, bare_control_plane, no_traffic, operator, prometheus, stand_in
 from e2e.bench.table import Row, against, write
 from e2e.harness.kube import REPO
-from tandem_operator.api.catalogue import CATALOGUE
-from tandem_operator.api.v1alpha1 import read
+from e2e.tables.memory import Case
 from tandem_operator.edges.kinds import KINDS, RESOURCE
-from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.simulate.quantile import percentile
-from tandem_operator.templates import children
-from tandem_operator.templates.children import Images
-from tandem_operator.templates.names import Owner
 
 BARE, OURS = "bench-bare", "bench-ours"
 PODS: Final = {"prefill": 3, "decode": 3, "router": 2}
@@ -40,7 +35,7 @@ OWN: Final = frozenset(  # what the operator writes, and nobody else here
 )
 READY_DEADLINE_S = 900.0
 QUIET_S, QUIET_DEADLINE_S = 5.0, 60.0
-IMAGES = Images("tandem-worker:latest", "tandem-router:latest")
+FIRST, UID = "m0000", "uid-of-the-owner"
 Object = dict[str, Any]
 
 
@@ -50,9 +45,9 @@ def resource(namespace: str, number: int) -> Object:
     return {
         "apiVersion": KINDS[RESOURCE].api_version,
         "kind": RESOURCE,
-        "metadata": {"name": f"m{number:04}", "namespace": namespace},
+        "metadata": {"name": FIRST.replace("0000", f"{number:04}"), "namespace": namespace},
         "spec": {
-            "model": {"source": "file:///models/m", "servedName": f"m{number}"},
+            "model": {"source": "file:///models/m", "servedName": "m"},
             "pools": [
                 {
                     "name": name,
@@ -68,26 +63,28 @@ def resource(namespace: str, number: int) -> Object:
     }
 
 
-def known(namespace: str, number: int) -> Object:
-    """A resource with a uid that stands for the API server's."""
-    body = resource(namespace, number)
-    body["metadata"]["uid"] = "UID-OF-THE-OWNER"
-    return body
-
-
-def children_of(body: Object) -> list[Object]:
-    """All that a resource needs, as the operator applies it."""
-    owner = Owner(body["metadata"]["name"], body["metadata"]["namespace"], body["metadata"]["uid"])
-    spec = read(body).spec
-    made = [
-        *children.access(owner),
-        children.transfer_key(owner, "0" * 64),
-        *children.services(owner),
-        *children.pools_of(owner, spec, accelerators_of(spec, CATALOGUE), IMAGES, PODS),
-        children.router_deployment(owner, spec, IMAGES),
-        *children.budgets(owner, spec),
+async def children_of(namespace: str) -> list[tuple[str, bytes]]:
+    """Path and body of all that the first resource needs, as the operator applies it (to an API server in memory)."""
+    body = resource(namespace, 0)
+    body["metadata"]["uid"] = UID
+    case = Case(body)
+    await case.one_pass()
+    return [
+        (path_of(item), json.dumps(without_server_fields(item)).encode())
+        for (plural, _, _), item in case.kube.items.items()
+        if plural not in {case.plural, "events"}
     ]
-    return [children.stamped(manifest) for manifest in made]
+
+
+def path_of(item: Object) -> str:
+    """Where an object is."""
+    return KINDS[item["kind"]].path(item["metadata"]["namespace"], item["metadata"]["name"])
+
+
+def without_server_fields(item: Object) -> Object:
+    """What a client applies."""
+    theirs = {"uid", "resourceVersion", "generation", "creationTimestamp"}
+    return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k not in theirs}}
 
 
 @dataclass(slots=True)
@@ -157,36 +154,25 @@ async def create_all(api: Api, namespace: str, count: int) -> list[Object]:
 
 async def bare(api: Api, count: int) -> float:
     """Seconds until a client that renders, asks and decides nothing has applied everything and all pods are ready."""
-    seen = Seen()
+    seen, pattern = Seen(), await children_of(BARE)
     async with watching(seen.pods_of(api, BARE)):
-        rendered = prepared(count)
         began = time.monotonic()
-        bodies = {body["metadata"]["name"]: body for body in await create_all(api, BARE, count)}
-
-        async def one(name: str) -> None:
-            uid = bodies[name]["metadata"]["uid"].encode()
-            for manifest, data in rendered[name]:
-                await api.apply(manifest, data.replace(b"UID-OF-THE-OWNER", uid))
-            path = KINDS[RESOURCE].path(BARE, name) + "/status?fieldManager=bench&force=true"
-            status = {k: bodies[name][k] for k in ("apiVersion", "kind")} | {
-                "metadata": {"name": name},
-                "status": {"observedGeneration": 1},
-            }
-            await api.ask("PATCH", path, status, APPLY)
-
-        await side_by_side([lambda n=n: one(n) for n in bodies])  # type: ignore[misc]
+        bodies = await create_all(api, BARE, count)
+        await side_by_side([lambda b=body: apply_bare(api, b, pattern) for body in bodies])  # type: ignore[misc]
         pods = count * sum(PODS.values())
         done = await wait_for("all pods", lambda: len(seen.pods) >= pods, READY_DEADLINE_S)
     return done - began
 
 
-def prepared(count: int) -> dict[str, list[tuple[Object, bytes]]]:
-    """Every child of every resource as bytes; only the owner's uid is not known yet."""
-    found = {}
-    for number in range(count):
-        body = known(BARE, number)
-        found[body["metadata"]["name"]] = [(m, json.dumps(m).encode()) for m in children_of(body)]
-    return found
+async def apply_bare(api: Api, body: Object, pattern: list[tuple[str, bytes]]) -> None:
+    """One resource's children, and one status."""
+    name, uid = body["metadata"]["name"], body["metadata"]["uid"]
+    for path, data in pattern:
+        mine = data.replace(UID.encode(), uid.encode()).replace(FIRST.encode(), name.encode())
+        await api.ask("PATCH", f"{path.replace(FIRST, name)}?fieldManager=bench&force=true", mine, APPLY)
+    about = {k: body[k] for k in ("apiVersion", "kind")} | {"metadata": {"name": name}}
+    path = KINDS[RESOURCE].path(BARE, name) + "/status?fieldManager=bench&force=true"
+    await api.ask("PATCH", path, about | {"status": {"observedGeneration": 1}}, APPLY)
 
 
 async def drop(api: Api, namespace: str) -> None:
@@ -234,7 +220,7 @@ async def until_quiet(api: Api) -> None:
 
 async def measure(api: Api, run: Operator, count: int, bare_s: float, options: argparse.Namespace) -> list[Row]:
     """The operator's side, row by row."""
-    seen, minimum = Seen(), len(children_of(known(OURS, 0))) + 1  # the children, and one status
+    seen, minimum = Seen(), len(await children_of(OURS)) + 1  # the children, and one status
     async with watching(seen.resources(api, OURS), seen.deployments(api, OURS)):
         writes, passes, cpu = await own_writes(api), run.passes(), run.cpu_s()
         began = time.monotonic()

@@ -56,12 +56,6 @@ class Api:
                 raise RefusedError(f"{verb} {path}: {answer.status} {text[:300]}")
             return json.loads(text) if text.startswith("{") else text
 
-    async def apply(self, manifest: Object, data: bytes | None = None) -> Any:
-        """Server-side apply."""
-        metadata = manifest["metadata"]
-        path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"])
-        return await self.ask("PATCH", f"{path}?fieldManager=bench&force=true", data or manifest, APPLY)
-
     async def watch(self, kind: str, namespace: str | None, selector: str = "") -> AsyncIterator[Object]:
         """All objects of a kind as ADDED events, then what changes, for ever; a stream that ends is an error."""
         path = KINDS[kind].path(namespace)

@@ -26,8 +26,8 @@ class Kube:
         """The environment in which kubectl finds this cluster."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
 
-    def run(self, *args: str, stdin: str | None = None, seconds: float = 60) -> str:
-        """Run kubectl and give what it printed; raise KubectlError when it failed."""
+    def run(self, *args: str, stdin: str | None = None, seconds: float = 60, check: bool = True) -> str:
+        """Run kubectl and give what it printed; raise KubectlError when it failed, unless `check` is False."""
         done = subprocess.run(
             ["kubectl", *args],
             input=stdin,
@@ -38,7 +38,7 @@ class Kube:
             cwd=REPO,
             check=False,
         )
-        if done.returncode != 0:
+        if check and done.returncode != 0:
             raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 
 from e2e.tables.memory import DEPLOYMENTS, PODS, Case, copied, refusal
 from e2e.tables.paths import put
 from tandem_operator.edges.errors import ApiError
+from tandem_operator.loop import reconcile as reconciling
 
 Do = Callable[[Case], None]
 
@@ -145,6 +147,25 @@ def lost_news(case: Case) -> None:
     remove("services")(case)
 
 
+def clock_jumps(by: timedelta) -> Do:
+    """The machine's clock is set while the operator runs."""
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + by
+
+    def inject(_case: Case) -> None:
+        reconciling.datetime = Shifted  # type: ignore[attr-defined]
+
+    return inject
+
+
+def clock_is_right(_case: Case) -> None:
+    """And is set back."""
+    reconciling.datetime = datetime  # type: ignore[attr-defined]
+
+
 def _unreachable() -> ApiError:
     return ApiError("Unreachable", "no answer")
 
@@ -192,6 +213,14 @@ FAULTS: tuple[Fault, ...] = (
         open_gate,
         new_image,
     ),
+    Fault(
+        "lists expire (410: etcd was compacted)",
+        refusing(lambda: refusal(410, "Expired", "the provided continue parameter is too old"), "GET", path="/"),
+        open_gate,
+        new_image,
+    ),
+    Fault("the clock jumps a day ahead", clock_jumps(timedelta(days=1)), clock_is_right, new_image),
+    Fault("the clock jumps a day back", clock_jumps(timedelta(days=-1)), clock_is_right, new_image),
     Fault("all Services deleted", remove("services")),
     Fault("all Deployments deleted", remove(DEPLOYMENTS)),
     Fault("all service accounts deleted", remove("serviceaccounts")),

@@ -17,6 +17,7 @@ from e2e.tables.fields import Effects, base, changes, effects, settled
 from e2e.tables.kills import STORIES, Story, ends_of
 from e2e.tables.memory import Case
 from e2e.tables.page import main, table
+from tandem_operator.loop.refs import Outcome
 
 PAGE, COMMAND = "docs/reference/faults.md", "python -m e2e.tables.faults"
 SUITES = ("e2e/tests/test_faults.py", "e2e/tests/test_access.py")
@@ -64,7 +65,7 @@ async def undisturbed(fault: Fault) -> Effects:
     return effects(case, await settle_twice(case))
 
 
-async def settle_twice(case: Case) -> object:
+async def settle_twice(case: Case) -> Outcome:
     """As `settled` leaves a case."""
     await case.converge()
     case.touch()

@@ -82,9 +82,9 @@ def variable(where: str) -> Callable[[Object], None]:
     return lambda body: _put(body, f"{where}.env", [{"name": "UCX_LOG_LEVEL"}])
 
 
-def policy(way: str) -> Callable[[Object], None]:
-    """A scaling policy to change."""
-    return lambda body: _put(body, f"spec.rebalance.behavior.{way}.policies", [{"value": 2}])
+def policies(way: str, *values: int) -> Callable[[Object], None]:
+    """Scaling policies: one to change, and perhaps one beside it."""
+    return lambda body: _put(body, f"spec.rebalance.behavior.{way}.policies", [{"value": value} for value in values])
 
 
 def _put(body: Object, path: str, value: Any) -> None:
@@ -133,8 +133,9 @@ BESIDE: Mapping[str, Callable[[Object], None]] = {
     },
     **{f"{where}.tolerations[].tolerationSeconds": any_taint(where) for where in (WORKERS, ROUTER)},
     **{f"{where}.env[].{name}": variable(where) for where in (WORKERS, ROUTER) for name in ("value", "valueFrom")},
+    **{f"spec.rebalance.behavior.{way}.selectPolicy": policies(way, 2, 5) for way in ("scaleUp", "scaleDown")},
     **{
-        f"spec.rebalance.behavior.{way}.policies[].{name}": policy(way)
+        f"spec.rebalance.behavior.{way}.policies[].{name}": policies(way, 2)
         for way in ("scaleUp", "scaleDown")
         for name in ("type", "periodSeconds", "value")
     },

@@ -18,6 +18,7 @@ from e2e.tables.page import cell, main, table
 from e2e.tables.paths import drop, flat, leaves, put, required
 from tandem_operator.api.crd import resource_schema
 from tandem_operator.edges.kinds import KINDS, RESOURCE
+from tandem_operator.loop.judgements import LIVE
 from tandem_operator.loop.main import subjects
 from tandem_operator.loop.observe import observe, parse
 from tandem_operator.loop.refs import Outcome, Stalled
@@ -28,7 +29,7 @@ FIELDS = dict(leaves(SPEC, "spec"))
 # What changes with every write or by chance, and says nothing of the spec.
 NOISE = re.compile(
     r"resourceVersion|uid|generation|Generation|creationTimestamp|Time$|\.at$|tandem\.dev/applied|managedFields"
-    r"|stringData|observedGeneration|decision\.id|^pods |^events "
+    r"|stringData|observedGeneration|decision\.(id|changes)|^pods |^events "
 )
 # Counts that were chosen are the status's (status.decision.target), so these bound them and do not take them back.
 CHOSEN = frozenset(
@@ -39,7 +40,10 @@ CHOSEN = frozenset(
     }
 )
 # Fields whose value acts on nothing that a pass shows, and where it does act.
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    f"spec.rebalance.behavior.{way}.policies[].periodSeconds": "planner: what moved within it counts against value"
+    for way in ("scaleUp", "scaleDown")
+}
 PAGE, COMMAND = "docs/reference/fields.md", "python -m e2e.tables.fields"
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 SHOWN = 3  # of the places that a value changes, on the page
@@ -98,11 +102,19 @@ class Row:
         ]
 
 
+def lasting(status: Object) -> Object:
+    """The status without the sentences that stay while their reason does, and so depend on what was before."""
+    kept = [
+        {k: v for k, v in c.items() if k != "message" or c["type"] not in LIVE} for c in status.get("conditions") or []
+    ]
+    return {**status, "conditions": {c["type"]: c for c in kept}}
+
+
 def effects(case: Case, outcome: Outcome) -> Effects:
     """All that follows from the spec: children, status, what the planner and the observer are told."""
     found: Effects = {}
     for (plural, _, name), item in case.kube.items.items():
-        shown = {"status": item.get("status")} if plural == case.plural else item
+        shown = {"status": lasting(item.get("status") or {})} if plural == case.plural else item
         found |= {f"{plural} {name} {at}": value for at, value in flat(shown)}
     if not isinstance(outcome, Stalled):
         seen = observe(case.world, case.ref, case.body(), parse(case.body()), NOW)

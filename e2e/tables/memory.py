@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tandem_operator.edges.errors import ApiError
@@ -228,8 +229,9 @@ class Case:
         self.kube.store(self.plural, self.body())["metadata"]["generation"] += 1
 
     async def one_pass(self) -> Outcome:
-        """What the watches would show, then a pass."""
-        await fill_cache(self.world)
+        """What the watches would show, then a pass; a list that is refused is tried again with the next one."""
+        with suppress(ApiError):
+            await fill_cache(self.world)
         return await reconcile(self.world, self.ref)
 
     async def converge(self, passes: int = 12) -> Outcome:

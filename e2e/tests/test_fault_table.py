@@ -7,8 +7,11 @@ import pytest
 from e2e.harness.kube import REPO
 from e2e.tables.fault_cases import FAULTS
 from e2e.tables.faults import PAGE, Healed, page, try_fault
+from e2e.tables.fields import base, changes, settled
 from e2e.tables.kills import STORIES, ends_of
+from e2e.tables.memory import Case
 from e2e.tables.page import is_current
+from tandem_operator.loop.main import world_of
 
 healed: dict[str, Healed] = {}
 killed: dict[str, list[tuple[str, ...]]] = {}
@@ -25,6 +28,24 @@ async def test_a_fault_ends_as_if_it_had_not_been(fault) -> None:
 async def test_killed_after_any_write_it_comes_to_the_same_end(story) -> None:
     found = killed[story.name] = await ends_of(story)
     assert [number for number, differs in enumerate(found, 1) if differs] == []
+
+
+async def test_two_operators_at_once_come_to_one_end() -> None:
+    """Where a lease is lost and the loser has not noticed: both write the same, and then nothing."""
+    expected, _ = await settled(Case(base()))
+    case = Case(base())
+    worlds = [case.world, world_of(case.settings, case.kube)]
+    for turn in range(12):
+        case.world = worlds[turn % 2]
+        await case.one_pass()
+        case.kube.settle()
+    before = len(case.kube.writes)
+    for world in worlds:
+        case.world = world
+        await case.one_pass()
+    assert len(case.kube.writes) == before
+    found, _ = await settled(case)
+    assert changes(expected, found) == ()
 
 
 async def test_the_page_is_current() -> None:
