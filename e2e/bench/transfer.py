@@ -94,9 +94,18 @@ class Half:
         pages = max(1, most // self.frames.page_bytes)
         shape = (pages, LAYERS, 2, PAGE_TOKENS, KV_HEADS, HEAD_DIM)
         self.store = torch.ones(shape, dtype=torch.bfloat16)
+        self.raw: memoryview = self.store.view(-1).view(torch.uint8).numpy().data
         made = make_backend(backend, DIRECTORY, self.frames.frame_bytes)
         self.meter = Agreed()
         self.terms = Terms(self.identity, KEY, self.frames.page_bytes, self.frames.frame_bytes, made, self.meter)
+
+    def place(self, channel: Channel, chunk: Chunk) -> list[memoryview]:  # noqa: ARG002
+        """As Engine.open_pages does for pages that are neighbours."""
+        start = chunk.first_page * self.frames.page_bytes
+        return [self.raw[start : start + chunk.pages * self.frames.page_bytes]]
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """The commit says the rest."""
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """The other process has ended."""
@@ -125,15 +134,9 @@ class Reader(Half):
         self.done = asyncio.Event()
         self.asked = 0
 
-    def write_pages(self, id: str, first_page: int, pages: torch.Tensor) -> None:  # noqa: A002, ARG002
-        """As KvStore.write does."""
-        self.store.index_copy_(0, torch.arange(first_page, first_page + len(pages)), pages)
-
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:  # noqa: ARG002
-        """A frame, or the end."""
-        if isinstance(message, Chunk):
-            self.frames.receive(self, "bench", message, body)
-        elif isinstance(message, Commit):
+        """The end."""
+        if isinstance(message, Commit):
             self.done.set()
 
     async def pull(self, channel: Channel, pages: int) -> float:

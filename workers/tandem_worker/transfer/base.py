@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,7 +62,16 @@ class Owner(Protocol):
     """Who hears what comes in on a connection."""
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
-        """One frame; `body` is valid during the call only. Raises WireError to end the connection."""
+        """Any frame but one of pages; `body` is valid during the call only. Raises WireError to end the connection."""
+
+    def place(self, channel: Channel, chunk: Chunk) -> Sequence[memoryview] | None:
+        """Where these pages belong: written until `landed` or the connection's end at most. None: nowhere, drop them.
+
+        Raises WireError to end the connection.
+        """
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """The pages lie where they belong."""
 
     def on_sent(self, channel: Channel, generation: Generation) -> None:
         """A transfer's last word has left, and the peer has taken all of its pages."""
@@ -77,7 +87,7 @@ class Meter:
         """Pages were handed to the connection."""
 
     def received(self, byte_count: int) -> None:
-        """Pages were copied into a reservation."""
+        """Pages have come into a reservation."""
 
     def queued(self, seconds: float) -> None:
         """From a prefill's arrival to the head of the queue."""
@@ -101,15 +111,8 @@ class Meter:
         """A writer that did not say that it had stopped lost its connection for good."""
 
 
-class Receiver(Protocol):
-    """The part of the engine that takes pages in."""
-
-    def write_pages(self, id: str, first_page: int, pages: Tensor) -> None:  # noqa: A002 - the engine's word
-        """Copy pages into a reservation."""
-
-
 class Transfer(Protocol):
-    """How pages become frames and frames pages; how a frame's bytes travel is the backend's."""
+    """How pages become frames; how a frame's bytes travel is the backend's."""
 
     page_bytes: int
     frame_bytes: int  # no frame is longer, and none is taken that is
@@ -119,9 +122,6 @@ class Transfer(Protocol):
 
         pages: [n, layers, 2, page_tokens, kv_heads, head_dim], contiguous, the callee's own from now on.
         """
-
-    def receive(self, engine: Receiver, request: str, chunk: Chunk, body: memoryview) -> None:
-        """Take one chunk's body into the request's reserved pages."""
 
 
 class LaneError(Exception):
@@ -144,8 +144,8 @@ class Lane(Protocol):
     def free(self, at: int, size: int) -> None:
         """The reader has taken what lies there. Raises WireError where nothing like it does."""
 
-    def get(self, at: int, size: int) -> memoryview:
-        """A frame that came. Raises WireError for a place outside of what was lent."""
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
+        """Bring a frame that came to where it belongs. Raises WireError for a place outside of what was lent."""
 
     def revoke(self) -> bool:
         """End the key that the writer writes with. True: there was one, and no write can land any more."""

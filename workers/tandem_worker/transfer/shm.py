@@ -19,8 +19,11 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from tandem_worker.transfer.base import Fence, LaneError
 from tandem_worker.transfer.wire import Lend, WireError
@@ -69,7 +72,7 @@ class Arena:
     def put(self, body: memoryview) -> int:
         """The one copy on this side."""
         at = heapq.heappop(self._free)
-        self._view[at : at + len(body)] = body
+        copy(body, self._view[at : at + len(body)])
         self._used[at] = len(body)
         return at
 
@@ -80,9 +83,9 @@ class Arena:
         del self._used[at]
         heapq.heappush(self._free, at)
 
-    def get(self, at: int, size: int) -> memoryview:
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
         """The writer reads nothing."""
-        raise WireError(f"a decode worker must not send pages ({size} B at {at})")
+        raise WireError(f"a decode worker must not send pages ({sum(map(len, pieces))} B at {at})")
 
     def revoke(self) -> bool:
         """The reader copies: there is no key to end."""
@@ -130,11 +133,13 @@ class Window:
         """The reader frees by `taken`."""
         raise WireError(f"a prefill worker took {size} B at {at}, but none were sent")
 
-    def get(self, at: int, size: int) -> memoryview:
-        """A view of a frame, good until `taken` is said. Raises WireError outside of the memory."""
-        if not 0 <= at <= len(self._view) - size:
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
+        """The one copy on this side. Raises WireError outside of the memory."""
+        if not 0 <= at <= len(self._view) - sum(map(len, pieces)):
             raise WireError(f"pages at {at} lie outside of {len(self._view)} B of shared memory")
-        return self._view[at : at + size]
+        for piece in pieces:
+            copy(self._view[at : at + len(piece)], piece)
+            at += len(piece)
 
     def revoke(self) -> bool:
         """The reader copies: there is no key to end."""
@@ -145,6 +150,11 @@ class Window:
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
+
+
+def copy(source: memoryview, target: memoryview) -> None:
+    """One memcpy; the interpreter is free meanwhile."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 class Door:

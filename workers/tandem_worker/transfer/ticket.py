@@ -55,7 +55,7 @@ class Act(Word):
     """What the decode worker then does, in this order."""
 
     RENEW = "renew", "the lease starts anew"
-    WRITE = "write", "copy the chunk into the reserved pages"
+    WRITE = "write", "the chunk is in the reserved pages"
     EMIT = "emit", "the first token to the client"
     COMMIT = "commit", "the engine decodes on"
     RELEASE = "release", "reserved pages are free at once"
