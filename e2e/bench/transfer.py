@@ -95,7 +95,8 @@ class Half:
         shape = (pages, LAYERS, 2, PAGE_TOKENS, KV_HEADS, HEAD_DIM)
         self.store = torch.ones(shape, dtype=torch.bfloat16)
         self.raw: memoryview = self.store.view(-1).view(torch.uint8).numpy().data
-        made = make_backend(backend, DIRECTORY, self.frames.frame_bytes)
+        made = make_backend(backend, DIRECTORY, self.frames.frame_bytes, "127.0.0.1")
+        made.open(self.raw)
         self.meter = Agreed()
         self.terms = Terms(self.identity, KEY, self.frames.page_bytes, self.frames.frame_bytes, made, self.meter)
 

@@ -21,6 +21,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+from tandem_worker.transfer.base import BackendError
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -88,7 +89,7 @@ class Worker:
             os._exit(0)
         try:
             assembled = loading.result()
-        except ModelLoadError as error:
+        except (ModelLoadError, BackendError) as error:
             return give_up(str(error))
         LOG.info("%s is ready", self._settings.served_name)
         await stopped

@@ -172,6 +172,11 @@ class Engine:
         with self._lock:
             return self._pool.match(chain)
 
+    @property
+    def memory(self) -> memoryview:
+        """All KV pages, for a transfer backend that must know them beforehand."""
+        return self._store.raw
+
     def open_pages(self, id: str, first_page: int, count: int) -> list[memoryview]:
         """The memory of reserved pages, to be filled with [n, layers, 2, page_tokens, kv_heads, head_dim] as it lies.
 

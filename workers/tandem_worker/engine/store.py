@@ -43,7 +43,7 @@ class KvStore:
         self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
         self._page_bytes = page_bytes
         # numpy has no bfloat16: the same memory, seen as bytes.
-        self._raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
+        self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
 
     def read(self, pages: Sequence[int]) -> Tensor:
         """A contiguous copy of the pages; an ordinary tensor, which its owner may change."""
@@ -58,7 +58,7 @@ class KvStore:
                 runs[-1][1] = page + 1
             else:
                 runs.append([page, page + 1])
-        return [self._raw[start * self._page_bytes : end * self._page_bytes] for start, end in runs]
+        return [self.raw[start * self._page_bytes : end * self._page_bytes] for start, end in runs]
 
     def blank(self, page: int, rows: int) -> None:
         """Zero what lies behind the first `rows` rows: what a sender left behind its prompt may be anything."""

@@ -7,8 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     from torch import Tensor
 
+    from tandem_worker.transfer.slots import Flying
     from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Lend, Message
 
 
@@ -124,6 +127,10 @@ class Transfer(Protocol):
         """
 
 
+class BackendError(Exception):
+    """The backend cannot be used here; the text says what to choose or to install."""
+
+
 class LaneError(Exception):
     """Pages cannot travel this way between these two workers; the text says why. They travel over tcp instead."""
 
@@ -134,6 +141,7 @@ class Lane(Protocol):
     name: str
     fence: Fence
     ordered: bool  # is a frame there when the message that names it is?
+    flying: Flying  # fetches under way
 
     def room(self) -> bool:
         """Is there a place for one more frame?"""
@@ -144,21 +152,27 @@ class Lane(Protocol):
     def free(self, at: int, size: int) -> None:
         """The reader has taken what lies there. Raises WireError where nothing like it does."""
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """Bring a frame that came to where it belongs. Raises WireError for a place outside of what was lent."""
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """Bring a frame that came to where it belongs; None: it is there. The future may fail with LaneError.
+
+        Raises WireError for a place outside of what was lent, LaneError where the library refuses.
+        """
 
     def revoke(self) -> bool:
-        """End the key that the writer writes with. True: there was one, and no write can land any more."""
+        """End the key that pages are written with. True: there was one, and no write can land any more."""
 
     def close(self) -> None:
         """The connection is gone. Twice is harmless."""
 
 
 class Backend(Protocol):
-    """One way for pages to travel, for all connections of a worker. One file each: tcp.py, shm.py."""
+    """One way for pages to travel, for all connections of a worker. One file each."""
 
     name: str
     fence: Fence
+
+    def open(self, memory: memoryview) -> None:
+        """The worker's KV pages, before the first connection. Raises BackendError."""
 
     def lend(self) -> tuple[Lane, Lend] | None:
         """Prefill worker, new connection: its end of a lane, and what the peer needs for the other; None: no lane."""

@@ -59,11 +59,16 @@ class Lanes:
         if not self._counted:
             self._count_as("tcp")
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """Bring pages to where they belong. Raises WireError for a place that was not agreed on."""
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """Bring pages to where they belong: see Lane. Raises WireError for a place that was not agreed on."""
         if self.lane is None:
             raise WireError("pages beside a connection that has no such place")
-        self.lane.fetch(at, pieces)
+        return self.lane.fetch(at, pieces)
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """After the connection's end: `call` once nothing comes in by the lane, unless nothing does already."""
+        if self.lane is not None:
+            self.lane.flying.at_end(call)
 
     def free(self, message: Taken) -> None:
         """The reader has taken a frame. Raises WireError for a place that was never lent."""

@@ -13,6 +13,7 @@ import msgspec
 
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
 from tandem_worker.transfer.rate import Rate
@@ -91,6 +92,7 @@ class Link(asyncio.BufferedProtocol):
         self._rate = Rate()
         self._side = side
         self._lanes = Lanes(terms.backend, terms.meter, self.send)
+        self.incoming = Incoming(self, self._lanes, owner, terms.page_bytes)
         self._joins = joins
         self._find = find
         self._turn = 0
@@ -212,6 +214,7 @@ class Link(asyncio.BufferedProtocol):
             other.abort(reason)
         if self._peer is not None and not self._joins:
             self._owner.on_closed(self, reason)
+            self._lanes.when_idle(lambda: self._owner.on_closed(self, reason))  # its key can only now be ended
 
     def pause_writing(self) -> None:  # noqa: D102
         self._paused = True
@@ -294,7 +297,7 @@ class Link(asyncio.BufferedProtocol):
         if self._handshake is not None:
             self._shake(self._handshake, message, header)
         elif isinstance(message, Chunk):
-            (self._joins or self).hear_chunk(message, placed=body is None)
+            (self._joins or self).incoming.hear(message, placed=body is None)
         elif self._joins is not None:
             if not isinstance(message, Ping):
                 raise WireError(f"{type(message).__name__} on a connection for pages alone")
@@ -304,18 +307,6 @@ class Link(asyncio.BufferedProtocol):
             self._hear_of_lane(message)
         elif body is not None and not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
-
-    def hear_chunk(self, message: Chunk, *, placed: bool) -> None:
-        """Pages came, on this connection (to their place, unless they have none) or beside it. Raises WireError."""
-        if message.at == BESIDE:
-            self._lanes.heard_here()
-        elif (pieces := self._owner.place(self, message)) is not None:
-            self._lanes.fetch(message.at, pieces)
-            placed = True
-        if placed:
-            self._owner.landed(self, message)
-        size = message.pages * self._terms.page_bytes
-        self.send(Taken(generation=message.generation, size=size, at=message.at))
 
     def _hear_of_lane(self, message: Lend | Borrowed) -> None:
         self._lanes.hear(message, reads=self._side is Side.OPENER)

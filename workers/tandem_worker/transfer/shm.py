@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import heapq
 import logging
 import mmap
 import os
@@ -23,24 +22,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from tandem_worker.transfer.base import Fence, LaneError
-from tandem_worker.transfer.wire import Lend, WireError
+from tandem_worker.transfer.slots import SLOTS_BYTES, ReaderEnd, WriterEnd, copy
+from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 LOG = logging.getLogger(__name__)
-ARENA_BYTES: Final = 32 * 1024 * 1024  # a connection's window (outbox.py); pages of it exist once they are used
 ARENAS_AT_MOST: Final = 32  # further connections use tcp
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class Arena:
-    """The writer's end: slots of one frame each, used lowest first so that a quiet connection touches few."""
+class Arena(WriterEnd):
+    """The writer's end: a sealed memory file."""
 
     name = "shm"
     fence = Fence.CONNECTION
@@ -48,8 +45,7 @@ class Arena:
 
     def __init__(self, slot_bytes: int, door: Door) -> None:
         """Raises OSError where the machine has no memory files."""
-        self.size = max(ARENA_BYTES // slot_bytes, 1) * slot_bytes
-        self._slot_bytes = slot_bytes
+        self.size = max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes
         descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, self.size)
@@ -60,47 +56,19 @@ class Arena:
             os.close(descriptor)
             raise
         self._door = door
-        self._view = memoryview(self._map)
-        self._free = list(range(0, self.size, slot_bytes))
-        self._used: dict[int, int] = {}
+        super().__init__(memoryview(self._map), slot_bytes)
         self.closed = False
-
-    def room(self) -> bool:
-        """Is a slot free?"""
-        return bool(self._free)
-
-    def put(self, body: memoryview) -> int:
-        """The one copy on this side."""
-        at = heapq.heappop(self._free)
-        copy(body, self._view[at : at + len(body)])
-        self._used[at] = len(body)
-        return at
-
-    def free(self, at: int, size: int) -> None:
-        """Raises WireError where no such frame lies."""
-        if self._used.get(at) != size:
-            raise WireError(f"{size} B at {at} were not in use")
-        del self._used[at]
-        heapq.heappush(self._free, at)
-
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """The writer reads nothing."""
-        raise WireError(f"a decode worker must not send pages ({sum(map(len, pieces))} B at {at})")
-
-    def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
-        return False
 
     def close(self) -> None:
         """The memory goes with the last of its two mappings."""
         self.closed = True
         self._door.forget(self.token)
-        self._view.release()
         with contextlib.suppress(BufferError):
+            self._memory.release()
             self._map.close()
 
 
-class Window:
+class Window(ReaderEnd):
     """The reader's end."""
 
     name = "shm"
@@ -109,6 +77,7 @@ class Window:
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
+        super().__init__(size)
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
                 raise LaneError("the peer's memory file may change its size")
@@ -121,28 +90,15 @@ class Window:
             os.close(descriptor)
         self._view = memoryview(self._map)
 
-    def room(self) -> bool:
-        """The reader writes nothing."""
-        return False
-
-    def put(self, body: memoryview) -> int:
-        """The reader writes nothing."""
-        raise WireError(f"{len(body)} B of pages on the reader's side")
-
-    def free(self, at: int, size: int) -> None:
-        """The reader frees by `taken`."""
-        raise WireError(f"a prefill worker took {size} B at {at}, but none were sent")
-
     def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """The one copy on this side. Raises WireError outside of the memory."""
-        if not 0 <= at <= len(self._view) - sum(map(len, pieces)):
-            raise WireError(f"pages at {at} lie outside of {len(self._view)} B of shared memory")
+        """The one copy on this side: it is there at once. Raises WireError outside of the memory."""
+        self.check(at, pieces)
         for piece in pieces:
             copy(self._view[at : at + len(piece)], piece)
             at += len(piece)
 
     def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
+        """Nobody but this end writes to its pages: the connection's end is the fence."""
         return False
 
     def close(self) -> None:
@@ -150,11 +106,6 @@ class Window:
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
-
-
-def copy(source: memoryview, target: memoryview) -> None:
-    """One memcpy; the interpreter is free meanwhile."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 class Door:
@@ -261,6 +212,9 @@ class Shm:
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         return Window(await asyncio.to_thread(fetch, lend.where, lend.token), lend.size)
+
+    def open(self, memory: memoryview) -> None:
+        """The reader copies into its own pages by itself."""
 
     def close(self) -> None:
         """Lanes go with their connections."""

@@ -91,7 +91,7 @@ TABLE: Final[Table[State, Event, Act]] = Table(
         **{(held, end): _FREE for held in _HELD for end in (Event.FAILED, Event.QUIET, Event.FENCED)},
         (State.QUARANTINED, Event.CLOSED): Move(State.QUARANTINED, (Act.REVOKE,)),
         (State.QUARANTINED, Event.OVERDUE): Move(State.CUT, (Act.CUT_OFF,)),
-        (State.CUT, Event.CLOSED): Move(State.CUT),
+        (State.CUT, Event.CLOSED): Move(State.CUT, (Act.REVOKE,)),
         **{(over, end): _SAFE for over in _OVER for end in (Event.FAILED, Event.QUIET, Event.FENCED)},
     }),
     timers=MappingProxyType({

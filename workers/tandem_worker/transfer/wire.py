@@ -84,6 +84,7 @@ class Lend(Message, frozen=True, kw_only=True):
     where: Text
     token: Annotated[bytes, msgspec.Meta(max_length=64)]
     size: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    key: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""  # a library's own words about memory that D may read
 
 
 class Borrowed(Message, frozen=True, kw_only=True):
