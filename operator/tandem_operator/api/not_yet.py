@@ -76,19 +76,6 @@ _POOL_HARDWARE = (
     "resourceName",
     "nodeSelector",
 )
-_TEMPLATE = (
-    "labels",
-    "affinity",
-    "topologySpreadConstraints",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "imagePullSecrets",
-    "volumes",
-    "volumeMounts",
-    "containers",
-    "env[].valueFrom",
-)
 _BEHAVIOR = ("scaleUp", "scaleDown")
 
 NOT_YET: tuple[NotYet, ...] = (
@@ -107,7 +94,6 @@ NOT_YET: tuple[NotYet, ...] = (
         NotYet(f"spec.pools[].parallelism.{degree}", ONE, only=(1,))
         for degree in ("tensor", "pipeline", "expert", "data")
     ),
-    *(NotYet(f"spec.{owner}.template.{field}", REMOVE) for owner in ("pools[]", "router") for field in _TEMPLATE),
     NotYet("spec.transfer.backend", "use tcp", only=("tcp",)),
     NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
     NotYet("spec.transfer.rdma.devices", REMOVE),

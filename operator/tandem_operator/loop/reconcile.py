@@ -21,6 +21,7 @@ from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiti
 from tandem_operator.loop.status import refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
+from tandem_operator.templates.overlay import TemplateRefusedError
 
 if TYPE_CHECKING:
     from tandem_operator.loop.world import World
@@ -93,6 +94,8 @@ async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
         return Stalled("InvalidSpec", plan.decision.message if plan.decision else "the target fits no pool")
     try:
         return await carry_out(plan, seen, world)
+    except TemplateRefusedError as error:
+        return Stalled("TemplateRefused", str(error))
     except ConflictError as error:
         return Waiting("Conflict", error.message, 1.0)
     except ApiError as error:

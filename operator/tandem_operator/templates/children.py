@@ -44,6 +44,7 @@ class Images:
     worker: str
     router: str
     worker_threads: int = 0  # 0: torch's own default
+    template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
 def worker_args(spec: Spec, images: Images) -> list[str]:
@@ -112,7 +113,7 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return with_digest(overlaid(deployment, pool.template))
+    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
 
 
 def revision_of(spec: Spec, images: Images) -> str:
@@ -145,7 +146,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template)
+    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
 
 
 def access(owner: Owner) -> list[Object]:
