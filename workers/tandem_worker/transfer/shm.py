@@ -113,13 +113,17 @@ class Door:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError where no socket can be made in `directory`."""
+        sweep(directory)
         self.path = directory / f"tandem-kv-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        # It gets its name once somebody answers: a name at which nobody does is a dead worker's, and is swept away.
+        early = self.path.with_suffix(".new")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, int] = {}
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o600)
+        self._socket.bind(str(early))
+        early.chmod(0o600)
         self._socket.listen(16)
+        early.rename(self.path)
         threading.Thread(target=self._serve, name="shm-door", daemon=True).start()
 
     def admit(self, descriptor: int) -> bytes:
@@ -165,6 +169,20 @@ class Door:
             socket.send_fds(visitor, [b"+"], [descriptor])
         finally:
             os.close(descriptor)
+
+
+def sweep(directory: Path) -> None:
+    """Take away the doors of this user's workers that were killed: those at which nobody answers."""
+    for path in directory.glob("tandem-kv-*.sock"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+            if path.stat().st_uid != os.geteuid() or not path.is_socket():
+                continue
+            door.settimeout(DOOR_S)
+            try:
+                door.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+                LOG.info("%s was left by a worker that is no more: removed", path)
 
 
 def fetch(path: str, token: bytes) -> int:

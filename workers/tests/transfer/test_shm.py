@@ -1,6 +1,7 @@
 """Shared memory between two workers: what was lent can be read, by whom it was lent to, and it cannot shrink."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,20 @@ def test_another_token_opens_nothing(door, token, monkeypatch):
         fetch(str(door.path), token)
     os.close(fetch(str(door.path), arena.token))
     arena.close()
+
+
+def test_a_killed_workers_door_is_swept_away_and_nothing_else(tmp_path):
+    """A socket file at which nobody listens is what kill -9 leaves."""
+    living = Door(tmp_path)
+    dead, other, plain = tmp_path / "tandem-kv-1-00.sock", tmp_path / "somebody.sock", tmp_path / "tandem-kv-2-00.sock"
+    for path in (dead, other):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+    plain.touch()
+    newcomer = Door(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([living.path, newcomer.path, other, plain])
+    living.close()
+    newcomer.close()
 
 
 def open_files():
