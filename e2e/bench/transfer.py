@@ -30,6 +30,7 @@ from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.frames import Frames
 from tandem_worker.transfer.handshake import Identity, new_incarnation
 from tandem_worker.transfer.link import Terms
+from tandem_worker.transfer.nixl import leave
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.wire import Chunk, Commit, Generation, Prefill, SamplingFields
 
@@ -239,6 +240,7 @@ def main() -> None:
     write("transfer", rows)
     if options.page:
         put("transfer", "make bench-transfer", rows)
+    leave(0)
 
 
 if __name__ == "__main__":

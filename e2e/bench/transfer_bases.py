@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -193,7 +194,7 @@ def raw_mooncake(size: int, repeats: int) -> Base:
             for step in (one for one in DESCRIPTORS if one <= size):
                 near, far_ones = ([start + at for at in range(0, size, step)] for start in (store.ctypes.data, there))
                 sizes = [min(step, size - at) for at in range(0, size, step)]
-                found.append(timed(size, repeats, lambda m=move, n=near, f=far_ones, s=sizes: m(peer, n, f, s), pipe))
+                found.append(timed(size, repeats, partial(move, peer, near, far_ones, sizes), pipe))
     return max(found, key=lambda base: base.speed)
 
 

@@ -129,7 +129,7 @@ def remember_samples(told: Told) -> None:
         told.sampled.append(time.monotonic())
         tell(sink, token)
 
-    prefill_side.Sink.on_first = on_first  # type: ignore[method-assign]
+    prefill_side.Sink.on_first = on_first  # type: ignore[assignment,method-assign]
 
 
 def latencies(backend: str, repeats: int) -> list[Row]:

@@ -22,6 +22,7 @@ from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
 from tandem_worker.transfer.base import BackendError
+from tandem_worker.transfer.nixl import Nixl, leave
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -40,7 +41,10 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], from_process())
     except SettingsError as error:
         sys.exit(give_up(str(error)))
-    sys.exit(uvloop.run(Worker(settings).run()))
+    code = uvloop.run(Worker(settings).run())
+    if settings.backend == Nixl.name:
+        leave(code)
+    sys.exit(code)
 
 
 def give_up(reason: str) -> int:
