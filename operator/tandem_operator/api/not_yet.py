@@ -67,15 +67,6 @@ class NotYet:
 REMOVE = "remove it"
 ONE = "use 1"
 
-_POOL_HARDWARE = (
-    "teraflops",
-    "memoryGibibytes",
-    "memoryGigabytesPerSecond",
-    "linkGigabytesPerSecond",
-    "priceMillidollarsPerHour",
-    "resourceName",
-    "nodeSelector",
-)
 _BEHAVIOR = ("scaleUp", "scaleDown")
 
 NOT_YET: tuple[NotYet, ...] = (
@@ -86,10 +77,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.model.cache", REMOVE),
     NotYet("spec.engine.name", "use tandem", only=("tandem",)),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
-    *(
-        NotYet(f"spec.pools[].hardware.{field}", "remove it and name an accelerator of the catalogue")
-        for field in _POOL_HARDWARE
-    ),
     *(
         NotYet(f"spec.pools[].parallelism.{degree}", ONE, only=(1,))
         for degree in ("tensor", "pipeline", "expert", "data")

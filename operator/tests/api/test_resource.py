@@ -79,6 +79,10 @@ GOOD = [
         "imagePullSecrets": [{"name": "x"}], "volumes": [{"name": "x", "emptyDir": {}}],
         "volumeMounts": [{"name": "x", "mountPath": "/x"}], "containers": [{"name": "x", "image": "x"}],
         "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]})),
+    case("hardware in full", ("spec.pools.0.hardware", {
+        "accelerator": "mine", "teraflops": 500, "memoryGibibytes": 64, "memoryGigabytesPerSecond": 2000,
+        "linkGigabytesPerSecond": 25, "priceMillidollarsPerHour": 900, "resourceName": "amd.com/gpu",
+        "nodeSelector": {"example.com/card": "mine"}, "capacityType": "Spot"})),
     case("engine arguments", ("spec.engine.args", ["--max-batch", "32", "--chunk-tokens=128"])),
     case("46 characters", ("metadata.name", "a" * 46)),
     case("an explicit false", ("spec.monitoring", {"rules": False}), ("spec.suspend", False), ("spec.priority", 0)),
@@ -136,10 +140,6 @@ REFUSED = [
     ("spec.engine.name", "sglang", "sglang"),
     ("spec.engine.name", "vllm", "vllm"),
     ("spec.mode", "Auto", "Auto"),
-    *((f"spec.pools.0.hardware.{name}", 1, "this") for name in (
-        "teraflops", "memoryGibibytes", "memoryGigabytesPerSecond", "linkGigabytesPerSecond", "priceMillidollarsPerHour")),
-    ("spec.pools.0.hardware.resourceName", "amd.com/gpu", "this"),
-    ("spec.pools.0.hardware.nodeSelector", {"a": "b"}, "this"),
     *((f"spec.pools.0.parallelism.{name}", 2, "this") for name in ("tensor", "pipeline", "expert", "data")),
     ("spec.transfer.backend", "nixl", "nixl"),
     ("spec.transfer.backend", "shm", "shm"),
