@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tandem_operator.api.engines import ENGINES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -42,7 +44,7 @@ class Objective(StrEnum):
     POWER = "Power"
 
 
-MAX_BATCH = 64  # what a Tandem worker takes where its arguments do not say
+MAX_BATCH = ENGINES["tandem"].batch
 
 
 @dataclass(frozen=True, slots=True)

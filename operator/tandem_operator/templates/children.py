@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.names import (
     APPLIED,
     TEMPLATE,
@@ -47,24 +48,6 @@ class Images:
     template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
-def worker_args(spec: Spec, images: Images) -> list[str]:
-    """Command-line arguments of a worker; what the resource adds comes last."""
-    model = spec.model
-    own = {
-        "--model": model.source,
-        "--served-name": model.served_name,
-        "--dtype": model.dtype,
-        "--max-context": str(model.max_context),
-        "--host": "$(POD_IP)",
-        "--port": str(HTTP_PORT),
-        "--kv-port": str(KV_PORT),
-        "--transfer-backend": spec.transfer.backend,
-    }
-    if images.worker_threads:
-        own["--threads"] = str(images.worker_threads)
-    return [word for pair in own.items() for word in pair] + list(spec.engine.args)
-
-
 def router_args(owner: Owner, spec: Spec) -> list[str]:
     """Command-line arguments of a router."""
     own = {
@@ -74,6 +57,7 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--port": str(HTTP_PORT),
         "--ttft-ms": str(spec.slo.ttft_milliseconds),
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
+        "--engine": spec.engine.name,
     }
     if spec.router.api_keys_secret_ref:
         own["--api-keys-dir"] = "/etc/tandem/api-keys"
@@ -107,7 +91,7 @@ def pool_deployment(
         node_selector=dict(pool.hardware.node_selector),
         tolerations=tolerations(accelerator, pool.hardware),
         image=spec.engine.image or images.worker,
-        args=worker_args(spec, images),
+        program=program_of(spec, pool, spec.model.source, images.worker_threads),
         resource=owner.name,
         key_secret=owner.child(KEY_SECRET),
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),

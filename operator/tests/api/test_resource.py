@@ -49,6 +49,13 @@ COLOCATED = (
     ("spec.pools", [{**POOL, "name": "all", "role": "Both"}]),
     ("spec.rebalance", {}),
 )
+VLLM = (("spec.engine", {"name": "vllm", "image": "vllm:1"}), ("spec.transfer.backend", "nixl"))
+SGLANG = (
+    ("spec.engine", {"name": "sglang", "image": "sglang:1"}),
+    ("spec.transfer.backend", "mooncake"),
+    ("spec.rebalance.roleFlips", False),
+)
+EIGHT = ("spec.rebalance.budget.gpus", 99)
 MANY = [{**POOL, "name": f"p{i}"} for i in range(17)]
 TWINS = [{**POOL}, {**POOL}, SAMPLE["spec"]["pools"][1]]
 
@@ -84,6 +91,10 @@ GOOD = [
         "linkGigabytesPerSecond": 25, "priceMillidollarsPerHour": 900, "resourceName": "amd.com/gpu",
         "nodeSelector": {"example.com/card": "mine"}, "capacityType": "Spot"})),
     case("engine arguments", ("spec.engine.args", ["--max-batch", "32", "--chunk-tokens=128"])),
+    case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
+         ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
+    case("sglang", *SGLANG, EIGHT, ("spec.pools.0.parallelism", {"tensor": 8})),
+    case("colocated vllm transfers nothing", ("spec.engine", {"name": "vllm", "image": "vllm:1"}), *COLOCATED),
     case("46 characters", ("metadata.name", "a" * 46)),
     case("an explicit false", ("spec.monitoring", {"rules": False}), ("spec.suspend", False), ("spec.priority", 0)),
 ]  # fmt: skip
@@ -118,7 +129,17 @@ BAD = [
     bad("roles over maxima", "spec.rebalance.roles", "maxima", ("spec.rebalance.budget", {}), ("spec.rebalance.roles.minDecode", 5)),
     bad("quote in the name", "spec.model.servedName", "", ("spec.model.servedName", 'a"} or up{b="')),
     bad("backslash in the source", "spec.model.source", "", ("spec.model.source", "file:///a\\b")),
-    bad("model twice", "spec.engine.args", "follow from the resource", ("spec.engine.args", ["--model=file:///x"])),
+    bad("model twice", "spec.engine.args", "follows from the resource", ("spec.engine.args", ["--model=file:///x"])),
+    bad("one key of the connector", "spec.engine.args", "follows from the resource", *VLLM,
+        ("spec.engine.args", ["--kv-transfer-config.kv_role", "kv_both"])),
+    bad("vllm without an image", "spec.engine.image", "need the image", ("spec.engine.name", "vllm"), ("spec.transfer.backend", "nixl")),
+    bad("vllm over tcp", "spec.transfer.backend", "vllm takes nixl", *VLLM, ("spec.transfer.backend", "tcp")),
+    bad("tandem over mooncake", "spec.transfer.backend", "cannot transfer", ("spec.transfer.backend", "mooncake")),
+    bad("sglang cannot flip", "spec.rebalance.roleFlips", "can change their role", *SGLANG, ("spec.rebalance.roleFlips", True)),
+    bad("tandem in float16", "spec.model.dtype", "tandem takes bfloat16, float32", ("spec.model.dtype", "float16")),
+    *(bad(f"tandem with {name}", "spec.pools", "lacks this kind", EIGHT, (f"spec.pools.0.parallelism.{name}", 2))
+      for name in ("tensor", "pipeline", "expert", "data")),
+    bad("experts on some ranks", "spec.pools", "tensor * data", *VLLM, EIGHT, ("spec.pools.0.parallelism", {"tensor": 4, "expert": 2})),
     bad("GPU by hand", "spec.pools[0].template.resources", "follows from", ("spec.pools.0.template.resources.limits", {"nvidia.com/gpu": 1})),
     bad("the operator's env", "spec.pools[0].template.env[0].name", "operator's", ("spec.pools.0.template.env", [{"name": "TANDEM_TRANSFER_KEY"}])),
     bad("value and source", "spec.pools[0].template.env[0].valueFrom", "exclude", ("spec.pools.0.template.env", [
@@ -134,11 +155,8 @@ REFUSED = [
     ("spec.model.source", "hf://meta-llama/Llama-3.1-70B", "hf://meta-llama/Llama-3.1-70B"),
     ("spec.model.source", "pvc://models/llama", "pvc://models/llama"),
     ("spec.model.revision", "1605565", "this"),
-    ("spec.model.dtype", "float16", "float16"),
     ("spec.model.authSecretRef", {"name": "hub-token"}, "this"),
     ("spec.model.cache", {"persistentVolumeClaim": "models"}, "this"),
-    ("spec.engine.name", "sglang", "sglang"),
-    ("spec.engine.name", "vllm", "vllm"),
     ("spec.mode", "Auto", "Auto"),
     *((f"spec.pools.0.parallelism.{name}", 2, "this") for name in ("tensor", "pipeline", "expert", "data")),
     ("spec.transfer.backend", "nixl", "nixl"),
@@ -155,15 +173,8 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def refused_body(path, value):
-    edits = [(path, value)]
-    if path == "spec.engine.name":  # flips are the tandem engine's; that is another rule
-        edits.append(("spec.rebalance.roleFlips", False))
-    return edited(*edits)
-
-
 def refused_params():
-    return [pytest.param(refused_body(path, value), word, id=f"{path}={value}"[:60]) for path, value, word in REFUSED]
+    return [pytest.param(edited((path, value)), word, id=f"{path}={value}"[:60]) for path, value, word in REFUSED]
 
 
 @pytest.mark.parametrize("body", GOOD)
@@ -186,9 +197,7 @@ def test_refused(body, word):
 
 def test_every_line_of_not_yet_is_tried():
     tried = {
-        found.partition(":")[0]
-        for path, value, _ in REFUSED
-        for found in refusals(read(refused_body(path, value)).spec)
+        found.partition(":")[0] for path, value, _ in REFUSED for found in refusals(read(edited((path, value))).spec)
     }
     plain = {"".join(c for c in path if not c.isdigit()) for path in tried}
     assert plain == {line.path for line in NOT_YET}
@@ -209,7 +218,8 @@ def test_unknown_fields_of_a_newer_crd_are_dropped():
         pytest.param((("spec.rebalance.roleFlips", None),), True, id="unset"),
         pytest.param((("spec.rebalance.roleFlips", False),), False, id="off"),
         pytest.param(COLOCATED, False, id="colocated"),
-        pytest.param((("spec.rebalance.roleFlips", None), ("spec.engine.name", "sglang")), False, id="engine cannot"),
+        pytest.param((*VLLM, ("spec.rebalance.roleFlips", None)), True, id="vllm can"),
+        pytest.param((*SGLANG, ("spec.rebalance.roleFlips", None)), False, id="engine cannot"),
     ],
 )
 def test_flips_roles(edits, flips):
