@@ -133,7 +133,9 @@ def test_a_workers_command_is_as_the_borders_say():
         "8",
     ]
     threads = children.Images("w", "r", worker_threads=1)
-    (pool, _) = children.pools_of(OWNER, spec(), CATALOGUE, threads, {"prefill": 1, "decode": 1})
+    (pool, _) = children.pools_of(
+        OWNER, spec(), accelerators_of(spec(), CATALOGUE), threads, {"prefill": 1, "decode": 1}
+    )
     assert "--threads 1" in " ".join(container(pool)["args"])
 
 
