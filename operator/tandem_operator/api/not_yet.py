@@ -66,8 +66,6 @@ class NotYet:
 
 REMOVE = "remove it"
 
-_BEHAVIOR = ("scaleUp", "scaleDown")
-
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
     NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
@@ -78,12 +76,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.transfer.rdma.devices", REMOVE),
     NotYet("spec.transfer.rdma.gidIndex", REMOVE),
     NotYet("spec.transfer.rdma.networks", REMOVE),
-    *(NotYet(f"spec.rebalance.behavior.{way}.selectPolicy", "use Max", only=("Max",)) for way in _BEHAVIOR),
-    *(NotYet(f"spec.rebalance.behavior.{way}.policies[].type", "use Pods", only=("Pods",)) for way in _BEHAVIOR),
-    *(
-        NotYet(f"spec.rebalance.behavior.{way}.policies[].periodSeconds", "remove it: value bounds one decision")
-        for way in _BEHAVIOR
-    ),
     NotYet("spec.priority", "use 0", only=(0,)),
 )
 

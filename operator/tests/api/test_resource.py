@@ -158,17 +158,10 @@ REFUSED = [
     ("spec.model.authSecretRef", {"name": "hub-token"}, "this"),
     ("spec.model.cache", {"persistentVolumeClaim": "models"}, "this"),
     ("spec.mode", "Auto", "Auto"),
-    *((f"spec.pools.0.parallelism.{name}", 2, "this") for name in ("tensor", "pipeline", "expert", "data")),
-    ("spec.transfer.backend", "nixl", "nixl"),
-    ("spec.transfer.backend", "shm", "shm"),
-    ("spec.transfer.backend", "mooncake", "mooncake"),
     *(("spec.transfer.rdma.mode", mode, mode) for mode in ("SRIOV", "HostDevice", "DRA", "EFA")),
     ("spec.transfer.rdma.devices", ["mlx5_0:1"], "this"),
     ("spec.transfer.rdma.gidIndex", 0, "this"),
     ("spec.transfer.rdma.networks", ["rdma-net"], "this"),
-    *((f"spec.rebalance.behavior.{way}.selectPolicy", "Min", "Min") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"type": "Percent", "value": 5}], "Percent") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"value": 5, "periodSeconds": 60}], "this") for way in ("scaleUp", "scaleDown")),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
