@@ -88,7 +88,7 @@ def pool_deployment(
         key_secret=owner.child(KEY_SECRET),
         resources=rdma.resources(spec.transfer.rdma, accelerator, pool.parallelism.gpus),
         claims=claims_of(owner, spec, pool, accelerator),
-        networks=rdma.annotations(spec.transfer.rdma),
+        networks=rdma.networks(spec.transfer.rdma),
         rdma=spec.transfer.rdma.mode,
         shm_gibibytes=pool.parallelism.gpus,
     )

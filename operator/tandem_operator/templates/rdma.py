@@ -67,7 +67,7 @@ def gpu_class(accelerator: Accelerator) -> str:
     return GPU_CLASSES.get(accelerator.resource, GPU_CLASSES["nvidia.com/gpu"])
 
 
-def annotations(rdma: Rdma) -> dict[str, str]:
+def networks(rdma: Rdma) -> dict[str, str]:
     """Secondary networks, as Multus or GKE reads them."""
     if not rdma.networks:
         return {}

@@ -75,7 +75,7 @@ def test_a_cpu_worker_without_rdma_asks_for_nothing():
     ],
 )
 def test_networks(fields, expected):
-    assert rdma.annotations(device(mode="HostDevice", **fields)) == expected
+    assert rdma.networks(device(mode="HostDevice", **fields)) == expected
 
 
 NVIDIA = "rc_mlx5,rc,cuda_copy,cuda_ipc,sm,self"
