@@ -21,8 +21,12 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
-from tandem_worker.transfer.base import BackendError
-from tandem_worker.transfer.nixl import Nixl, leave
+    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
+        LOG.warning("%s", problem)
+    code = uvloop.run(Worker(settings).run())
+    if settings.backend == Nixl.name:
+        leave(code)
+    sys.exit(code)
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -41,10 +45,16 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], from_process())
     except SettingsError as error:
         sys.exit(give_up(str(error)))
+<<<<<<< HEAD
     code = uvloop.run(Worker(settings).run())
     if settings.backend == Nixl.name:
         leave(code)
     sys.exit(code)
+=======
+    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
+        LOG.warning("%s", problem)
+    sys.exit(uvloop.run(Worker(settings).run()))
+>>>>>>> main
 
 
 def give_up(reason: str) -> int:

@@ -12,7 +12,7 @@ from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import lacks_config
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import digest_in, held_pools
+from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
+CLAIM = "ResourceClaimTemplate"
 PRUNED = (
     "Deployment",
     "Service",
@@ -41,6 +42,7 @@ PRUNED = (
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 
 
@@ -84,6 +86,15 @@ async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: 
 async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """The router's Service, and the workers'."""
     return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
+
+
+async def apply_claims(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What pods claim, before there are pods."""
+    manifests = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    outcome: Outcome = DONE if CLAIM in world.absent else await apply_all(manifests, seen, world)
+    if manifests and CLAIM in world.absent:
+        return Stalled("DRAMissing", "spec.transfer.rdma.mode: DRA needs the API resource.k8s.io/v1, Kubernetes 1.34")
+    return outcome
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -160,6 +171,8 @@ async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG00
             metadata = item["metadata"]
             if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):
                 continue
+            if kind == CLAIM and progress_words(seen) is not None:
+                continue  # a pod of the former template, made again, still claims by it
             if is_owned(item, seen.owner.uid):
                 await world.kube.delete(item)
                 log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
@@ -170,6 +183,7 @@ STEPS: tuple[Step, ...] = (
     apply_access,
     ensure_key,
     apply_services,
+    apply_claims,
     grow_pools,
     apply_router,
     apply_budgets,
@@ -269,4 +283,6 @@ def wanted_names(seen: Seen) -> set[tuple[str, str]]:
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
+    claims = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    found |= {(CLAIM, item["metadata"]["name"]) for item in claims}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}
