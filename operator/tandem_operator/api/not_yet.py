@@ -75,7 +75,6 @@ _POOL_HARDWARE = (
     "resourceName",
     "nodeSelector",
 )
-_BEHAVIOR = ("scaleUp", "scaleDown")
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
@@ -91,12 +90,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.transfer.rdma.devices", REMOVE),
     NotYet("spec.transfer.rdma.gidIndex", REMOVE),
     NotYet("spec.transfer.rdma.networks", REMOVE),
-    *(NotYet(f"spec.rebalance.behavior.{way}.selectPolicy", "use Max", only=("Max",)) for way in _BEHAVIOR),
-    *(NotYet(f"spec.rebalance.behavior.{way}.policies[].type", "use Pods", only=("Pods",)) for way in _BEHAVIOR),
-    *(
-        NotYet(f"spec.rebalance.behavior.{way}.policies[].periodSeconds", "remove it: value bounds one decision")
-        for way in _BEHAVIOR
-    ),
     NotYet("spec.priority", "use 0", only=(0,)),
 )
 

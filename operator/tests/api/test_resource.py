@@ -162,9 +162,6 @@ REFUSED = [
     ("spec.transfer.rdma.devices", ["mlx5_0:1"], "this"),
     ("spec.transfer.rdma.gidIndex", 0, "this"),
     ("spec.transfer.rdma.networks", ["rdma-net"], "this"),
-    *((f"spec.rebalance.behavior.{way}.selectPolicy", "Min", "Min") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"type": "Percent", "value": 5}], "Percent") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"value": 5, "periodSeconds": 60}], "this") for way in ("scaleUp", "scaleDown")),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
