@@ -79,9 +79,7 @@ def main() -> int:
     flags = parser.parse_args()
     began = time.monotonic()
     try:
-        if (repository := repository_of(flags.source)) is None:
-            raise HubError(f"{flags.source} is no hf:// source")
-        folder = fetched(repository, flags.revision)
+        folder = fetched(repository_of(flags.source) or flags.source, flags.revision)
     except HubError as error:
         sys.stderr.write(f"{' '.join(str(error).split())}\n")
         return error.exit_code

@@ -77,10 +77,6 @@ _POOL_HARDWARE = (
 )
 
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
-    NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
-    NotYet("spec.model.authSecretRef", REMOVE),
-    NotYet("spec.model.cache", REMOVE),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
     *(
         NotYet(f"spec.pools[].hardware.{field}", "remove it and name an accelerator of the catalogue")

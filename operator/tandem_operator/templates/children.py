@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.catalogue import PRODUCT_LABEL
 from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
 from tandem_operator.templates.engines import program_of
+from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
     APPLIED,
     TEMPLATE,
@@ -19,7 +20,7 @@ from tandem_operator.templates.names import (
     worker_labels,
     worker_selector,
 )
-from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
 from tandem_operator.templates.render import render
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def devices(transfer: Transfer, accelerator: Accelerator, gpus: int) -> dict[str
 def pool_deployment(
     owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
 ) -> Object:
-    """A pool's Deployment, its overlay on it."""
+    """A pool's Deployment, its overlay on it. Raises TemplateRefusedError for what the operator does not allow."""
+    weights = allowed_weights(spec, images)
     selector = worker_selector(owner.name, pool.name)
     deployment = render(
         "worker",
@@ -91,13 +93,25 @@ def pool_deployment(
         product_label=PRODUCT_LABEL,
         gpu_resource=accelerator.resource,
         image=spec.engine.image or images.worker,
-        program=program_of(spec, pool, spec.model.source, images.worker_threads),
+        program=program_of(spec, pool, weights.source, images.worker_threads),
+        weights=weights,
+        model_revision=spec.model.revision or "",
         resource=owner.name,
         key_secret=owner.child(KEY_SECRET),
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
     return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
+
+
+def allowed_weights(spec: Spec, images: Images) -> Weights:
+    """What the model needs of a worker's pod; a node's own folder only where templates may have one, too."""
+    cache = spec.model.cache
+    if cache is not None and cache.host_path and "HostPath" not in images.template_allow:
+        raise TemplateRefusedError(
+            "spec.model.cache.hostPath needs HostPath, which this cluster's operator does not allow"
+        )
+    return weights_of(spec.model)
 
 
 def revision_of(spec: Spec, images: Images) -> str:

@@ -74,7 +74,7 @@ def cache_volume(model: Model) -> Object | None:
 
 def is_pulled(model: Model) -> bool:
     """Does a Job pull the model before any worker starts? Into a claim that all of them mount."""
-    return model.source.startswith("hf://") and model.cache is not None and model.cache.host_path is None
+    return model.is_hub and model.cache is not None and model.cache.host_path is None
 
 
 def pull_job(owner: Owner, model: Model, image: str) -> Object | None:
