@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Final
 
+from httpx2 import HTTPError
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
-    HTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,

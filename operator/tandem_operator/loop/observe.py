@@ -14,17 +14,19 @@ from tandem_operator.loop.faults import condition_of, is_ready
 from tandem_operator.plan.behavior import paced
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
+from tandem_operator.plan.shapes import UnknownShapeError, find_shape
 from tandem_operator.templates.names import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
     from tandem_operator.api.status import Status
     from tandem_operator.loop.fleet import Look
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
-    from tandem_operator.plan.facts import Limits
+    from tandem_operator.plan.facts import Limits, ModelShape
 
 Object = dict[str, Any]
 
@@ -69,14 +71,14 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     decision = resource.status.decision
     facts = Observed(
-        limits=limits_at(resource, accelerators, now),
+        limits=limits_at(resource, world.catalogue, now),
         pools=tuple(pool_state(pool.name, pools.get(pool.name), workers) for pool in resource.spec.pools),
         workers=workers,
         target=target_of(resource.status),
         decided_at=decision.at if decision else None,
         metrics=look.metrics,
         history=look.history,
-        model=look.model,
+        model=look.model or known_shape(resource.spec),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
     return Seen(
@@ -92,6 +94,14 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         facts=facts,
         absent=frozenset(world.absent),
     )
+
+
+def known_shape(spec: Spec) -> ModelShape | None:
+    """The published shape of the model's name, for engines whose workers do not report one; None: not known."""
+    try:
+        return find_shape(spec.model.source, spec.model.dtype)
+    except UnknownShapeError:
+        return None
 
 
 def limits_at(resource: DisaggregatedInference, accelerators: Mapping[str, Accelerator], now: datetime) -> Limits:

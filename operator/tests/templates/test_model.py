@@ -8,6 +8,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.overlay import TemplateRefusedError
@@ -29,7 +30,9 @@ def spec(engine="tandem", **model):
 
 def pod(found, *allowed):
     images = children.Images("worker:1", "router:1", template_allow=frozenset(allowed))
-    made = children.pools_of(OWNER, found, CATALOGUE, images, {p.name: 1 for p in found.pools})[0]
+    made = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), images, {p.name: 1 for p in found.pools})[
+        0
+    ]
     return made["spec"]["template"]
 
 
