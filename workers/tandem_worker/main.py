@@ -23,6 +23,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+from tandem_worker.transfer import preflight
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -41,6 +42,8 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], from_process())
     except SettingsError as error:
         sys.exit(give_up(str(error)))
+    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
+        LOG.warning("%s", problem)
     sys.exit(uvloop.run(Worker(settings).run()))
 
 

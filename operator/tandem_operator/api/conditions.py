@@ -128,6 +128,13 @@ REASONS: Final = (
     Reason(
         STALLED,
         "True",
+        "DRAMissing",
+        "spec.transfer.rdma.mode is DRA, and this cluster does not serve resource.k8s.io/v1.",
+        "Bring the cluster to Kubernetes 1.34 or newer, or choose another mode.",
+    ),
+    Reason(
+        STALLED,
+        "True",
         "ModelLoadFailed",
         "A worker could not load the model; the message quotes it.",
         "Correct spec.model, or the image that carries the model.",

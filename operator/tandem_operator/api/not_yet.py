@@ -68,10 +68,6 @@ REMOVE = "remove it"
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
-    NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
-    NotYet("spec.transfer.rdma.devices", REMOVE),
-    NotYet("spec.transfer.rdma.gidIndex", REMOVE),
-    NotYet("spec.transfer.rdma.networks", REMOVE),
     NotYet("spec.priority", "use 0", only=(0,)),
 )
 

@@ -12,7 +12,7 @@ from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import condition_of, lacks_config, last_words, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import digest_in, held_pools
+from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
+CLAIM = "ResourceClaimTemplate"
 PRUNED = (
     "Deployment",
     "Service",
@@ -43,6 +44,7 @@ PRUNED = (
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 
 
@@ -108,6 +110,15 @@ def end_of_pull(job: Object, seen: Seen, world: World) -> Outcome:
         said = last_words(pods) or quoted(condition_of(job, "Failed").get("message", "it gave no reason"))
         return Stalled("ModelPullFailed", f"Job {name} failed: {said}; delete the Job to try again")
     return Waiting("PullingModel", f"Job {name} pulls {source} into the cache")
+
+
+async def apply_claims(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What pods claim, before there are pods."""
+    manifests = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    outcome: Outcome = DONE if CLAIM in world.absent else await apply_all(manifests, seen, world)
+    if manifests and CLAIM in world.absent:
+        return Stalled("DRAMissing", "spec.transfer.rdma.mode: DRA needs the API resource.k8s.io/v1, Kubernetes 1.34")
+    return outcome
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -184,6 +195,8 @@ async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG00
             metadata = item["metadata"]
             if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):
                 continue
+            if kind == CLAIM and progress_words(seen) is not None:
+                continue  # a pod of the former template, made again, still claims by it
             if is_owned(item, seen.owner.uid):
                 await world.kube.delete(item)
                 log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
@@ -195,6 +208,7 @@ STEPS: tuple[Step, ...] = (
     ensure_key,
     apply_services,
     pull_model,
+    apply_claims,
     grow_pools,
     apply_router,
     apply_budgets,
@@ -296,4 +310,6 @@ def wanted_names(seen: Seen, images: children.Images) -> set[tuple[str, str]]:
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
     if job := pull_job(seen.owner, seen.resource.spec.model, images.worker):
         found.add(("Job", job["metadata"]["name"]))
+    claims = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    found |= {(CLAIM, item["metadata"]["name"]) for item in claims}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

@@ -25,6 +25,7 @@ CHILDREN = (
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 WATCHED = (RESOURCE, *CHILDREN)
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"

@@ -72,6 +72,12 @@ GOOD = [
     case("float32", ("spec.model.dtype", "float32")),
     case("no initial", ("spec.pools.1.replicas.initial", None)),
     case("no RDMA", ("spec.transfer.rdma", {"mode": "None"})),
+    *(case(f"RDMA by {fields['mode']}", ("spec.transfer.rdma", fields)) for fields in (
+        {"mode": "SRIOV", "networks": ["net/rdma-0"], "devices": ["mlx5_0:1"], "gidIndex": 3},
+        {"mode": "HostDevice", "networks": ["rdma-0"], "attachment": "GKE"},
+        {"mode": "HostDevice", "resource": "nvidia.com/hostdev", "count": 8},
+        {"mode": "DRA", "deviceClass": "mrdma.google.com"},
+        {"mode": "EFA", "count": 16})),
     case("RDMA required", ("spec.transfer.require", "RDMA")),
     case("flips off", ("spec.rebalance.roleFlips", False)),
     case("empty is unset", ("spec.transfer.rdma.networks", []), ("spec.router.template", {"volumes": [], "labels": {}})),
@@ -161,16 +167,18 @@ BAD = [
     bad("the operator's annotation", "spec.router.template", "operator's", ("spec.router.template.annotations", {"tandem.dev/role": "both"})),
     bad("no quantity", "spec.pools[0].template.resources.limits", "", ("spec.pools.0.template.resources.limits.cpu", "much")),
     bad("toleration of nothing", "spec.router.template.tolerations[0].operator", "needs operator Exists", ("spec.router.template.tolerations", [{"value": "x"}])),
+    *(bad(f"{mode} without a device", "spec.transfer.rdma.networks", "need a resource, or networks", ("spec.transfer.rdma", {"mode": mode}))
+      for mode in ("SRIOV", "HostDevice")),
+    bad("DRA without a class", "spec.transfer.rdma.deviceClass", "required with mode DRA", ("spec.transfer.rdma", {"mode": "DRA"})),
+    bad("a class without DRA", "spec.transfer.rdma.deviceClass", "required with mode DRA", ("spec.transfer.rdma.deviceClass", "a")),
+    bad("DRA with a resource", "spec.transfer.rdma.resource", "no meaning", ("spec.transfer.rdma", {"mode": "DRA", "deviceClass": "a", "resource": "a.b/c"})),
+    bad("EFA with devices", "spec.transfer.rdma.devices", "no meaning", ("spec.transfer.rdma", {"mode": "EFA", "devices": ["a"]})),
     bad("RDMA without resource", "spec.transfer.rdma.resource", "resource is required", ("spec.transfer.rdma", {"mode": "SharedDevice"})),
     bad("resource without RDMA", "spec.transfer.rdma.resource", "no meaning", ("spec.transfer.rdma.mode", "None")),
 ]  # fmt: skip
 
 REFUSED = [
     ("spec.mode", "Auto", "Auto"),
-    *(("spec.transfer.rdma.mode", mode, mode) for mode in ("SRIOV", "HostDevice", "DRA", "EFA")),
-    ("spec.transfer.rdma.devices", ["mlx5_0:1"], "this"),
-    ("spec.transfer.rdma.gidIndex", 0, "this"),
-    ("spec.transfer.rdma.networks", ["rdma-net"], "this"),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
