@@ -83,6 +83,20 @@ REASONS: Final = (
         "Look at the message if it lasts.",
     ),
     Reason(
+        RECONCILING,
+        "True",
+        "PullingModel",
+        "A Job pulls the model into the shared cache; workers of this revision start when it has ended.",
+        _WAIT,
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "ModelPullFailed",
+        "The Job that pulls the model has failed; the message quotes its last words.",
+        "Correct spec.model, its Secret or its claim, and delete the Job that the message names.",
+    ),
+    Reason(
         STALLED,
         "True",
         "UnknownAccelerator",

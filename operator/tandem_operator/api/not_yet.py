@@ -67,10 +67,6 @@ class NotYet:
 REMOVE = "remove it"
 
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
-    NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
-    NotYet("spec.model.authSecretRef", REMOVE),
-    NotYet("spec.model.cache", REMOVE),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
     NotYet("spec.priority", "use 0", only=(0,)),
 )

@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "Secret": Kind("", "v1", "secrets"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     "PodDisruptionBudget": Kind("policy", "v1", "poddisruptionbudgets"),
+    "Job": Kind("batch", "v1", "jobs"),
     "ConfigMap": Kind("", "v1", "configmaps"),
     "PodMonitor": Kind("monitoring.coreos.com", "v1", "podmonitors"),
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "prometheusrules"),

@@ -21,6 +21,7 @@ CHILDREN = (
     "ServiceAccount",
     "RoleBinding",
     "PodDisruptionBudget",
+    "Job",
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",

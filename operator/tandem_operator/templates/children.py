@@ -9,6 +9,7 @@ from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_POR
 from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.merge import merged
+from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
     APPLIED,
     TEMPLATE,
@@ -19,7 +20,7 @@ from tandem_operator.templates.names import (
     worker_labels,
     worker_selector,
 )
-from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
 from tandem_operator.templates.placement import node_terms, router_defaults, tolerations, worker_defaults
 from tandem_operator.templates.render import render
 
@@ -69,7 +70,8 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
 def pool_deployment(
     owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
 ) -> Object:
-    """A pool's Deployment, its overlay on it."""
+    """A pool's Deployment, its overlay on it. Raises TemplateRefusedError for what the operator does not allow."""
+    weights = allowed_weights(spec, images)
     selector = worker_selector(owner.name, pool.name)
     deployment = render(
         "worker",
@@ -83,7 +85,9 @@ def pool_deployment(
         node_selector=dict(pool.hardware.node_selector),
         tolerations=tolerations(accelerator, pool.hardware),
         image=spec.engine.image or images.worker,
-        program=program_of(spec, pool, spec.model.source, images.worker_threads),
+        program=program_of(spec, pool, weights.source, images.worker_threads),
+        weights=weights,
+        model_revision=spec.model.revision or "",
         resource=owner.name,
         key_secret=owner.child(KEY_SECRET),
         resources=rdma.resources(spec.transfer.rdma, accelerator, pool.parallelism.gpus),
@@ -109,6 +113,16 @@ def claim_templates(owner: Owner, spec: Spec, accelerators: Mapping[str, Acceler
     if spec.transfer.rdma.mode != "DRA":
         return []
     return [rdma.claim_template(owner, pool, spec.transfer.rdma, accelerators[pool.name]) for pool in spec.pools]
+
+
+def allowed_weights(spec: Spec, images: Images) -> Weights:
+    """What the model needs of a worker's pod; a node's own folder only where templates may have one, too."""
+    cache = spec.model.cache
+    if cache is not None and cache.host_path and "HostPath" not in images.template_allow:
+        raise TemplateRefusedError(
+            "spec.model.cache.hostPath needs HostPath, which this cluster's operator does not allow"
+        )
+    return weights_of(spec.model)
 
 
 def revision_of(spec: Spec, images: Images) -> str:

@@ -56,6 +56,7 @@ SGLANG = (
     ("spec.rebalance.roleFlips", False),
 )
 EIGHT = ("spec.rebalance.budget.gpus", 99)
+HUB = (("spec.model.source", "hf://meta-llama/Llama-3.1-70B"), ("spec.model.revision", "1605565"))
 MANY = [{**POOL, "name": f"p{i}"} for i in range(17)]
 TWINS = [{**POOL}, {**POOL}, SAMPLE["spec"]["pools"][1]]
 
@@ -64,6 +65,10 @@ GOOD = [
     case("colocated", *COLOCATED),
     case("the least that can be written", ("spec.engine", None), ("spec.transfer", None), ("spec.rebalance", None),
          ("spec.router", None), ("spec.mode", None), ("spec.slo.percentile", None), ("spec.pools.0.template", None)),
+    case("a hub's model", *HUB, ("spec.model.authSecretRef", {"name": "hub-token"}),
+         ("spec.model.cache", {"persistentVolumeClaim": "models"})),
+    case("a hub's model, on the nodes", *HUB, ("spec.model.cache", {"hostPath": "/var/cache/models"})),
+    case("a claim", ("spec.model.source", "pvc://models/llama/8b")),
     case("float32", ("spec.model.dtype", "float32")),
     case("no initial", ("spec.pools.1.replicas.initial", None)),
     case("no RDMA", ("spec.transfer.rdma", {"mode": "None"})),
@@ -136,6 +141,15 @@ BAD = [
     bad("quote in the name", "spec.model.servedName", "", ("spec.model.servedName", 'a"} or up{b="')),
     bad("backslash in the source", "spec.model.source", "", ("spec.model.source", "file:///a\\b")),
     bad("model twice", "spec.engine.args", "follows from the resource", ("spec.engine.args", ["--model=file:///x"])),
+    bad("a hub's model by no revision", "spec.model.revision", "needs a revision", HUB[0]),
+    bad("a revision of a folder", "spec.model.revision", "needs a revision", HUB[1]),
+    bad("a hub's model without an owner", "spec.model.source", "", ("spec.model.source", "hf://llama"), HUB[1]),
+    bad("a cache for a folder", "spec.model.source", "hf:// sources alone", ("spec.model.cache", {"hostPath": "/x"})),
+    bad("a Secret for a claim", "spec.model.source", "hf:// sources alone", ("spec.model.source", "pvc://a/b"),
+        ("spec.model.authSecretRef", {"name": "hub-token"})),
+    bad("two caches", "spec.model.cache", "exactly one", *HUB,
+        ("spec.model.cache", {"hostPath": "/x", "persistentVolumeClaim": "models"})),
+    bad("no cache", "spec.model.cache", "exactly one", *HUB, ("spec.model.cache", {})),
     bad("one key of the connector", "spec.engine.args", "follows from the resource", *VLLM,
         ("spec.engine.args", ["--kv-transfer-config.kv_role", "kv_both"])),
     bad("vllm without an image", "spec.engine.image", "need the image", ("spec.engine.name", "vllm"), ("spec.transfer.backend", "nixl")),
@@ -164,11 +178,6 @@ BAD = [
 ]  # fmt: skip
 
 REFUSED = [
-    ("spec.model.source", "hf://meta-llama/Llama-3.1-70B", "hf://meta-llama/Llama-3.1-70B"),
-    ("spec.model.source", "pvc://models/llama", "pvc://models/llama"),
-    ("spec.model.revision", "1605565", "this"),
-    ("spec.model.authSecretRef", {"name": "hub-token"}, "this"),
-    ("spec.model.cache", {"persistentVolumeClaim": "models"}, "this"),
     ("spec.mode", "Auto", "Auto"),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
