@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tandem_operator.plan.performance.config import ModelConfig
-
 from tandem_operator.api.engines import ENGINES
+from tandem_operator.plan.performance.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
