@@ -69,7 +69,7 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     decision = resource.status.decision
     facts = Observed(
-        limits=limits_at(resource, accelerators, look.bandwidth, now),
+        limits=limits_at(resource, world.catalogue, look.bandwidth, now),
         pools=tuple(pool_state(pool.name, pools.get(pool.name), workers) for pool in resource.spec.pools),
         workers=workers,
         target=target_of(resource.status),
