@@ -26,8 +26,9 @@ BAD = frozenset({STALLED, SCALING_LIMITED})
 def events_between(old: Status, new: Status) -> Iterator[Event]:
     """A new target, a new recommendation, and every condition that turned."""
     decision = new.decision
-    if decision is not None and (old.decision is None or decision.target != old.decision.target):
-        yield Event("Rebalanced" if old.decision else "Decided", decision.action, f"#{decision.id} {decision.message}")
+    # The first target is no turn: the status has it, and hundreds of resources may come up at once.
+    if decision is not None and old.decision is not None and decision.target != old.decision.target:
+        yield Event("Rebalanced", decision.action, f"#{decision.id} {decision.message}")
     elif decision is not None and decision.action == "Recommend" and decision != old.decision:
         yield Event("Recommended", decision.action, decision.message)
     for condition in new.conditions:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tandem_operator.plan.performance.config import ModelConfig
-
 from tandem_operator.api.engines import ENGINES
+from tandem_operator.plan.performance.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +68,7 @@ class Device:
     link: float  # bytes/s between a prefill and a decode worker
     price_per_hour: float
     watts: float = 0.0  # 0: not known
+    measured_link: float | None = None  # bytes/s between two workers as they measured it; None: by the data sheet
 
 
 @dataclass(frozen=True, slots=True)
