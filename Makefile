@@ -12,7 +12,7 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer
+  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,6 +53,9 @@ bench-accuracy: env  ## measured TTFT and TPOT beside the performance model's (S
 
 bench-control: env  ## every planner on recorded and spliced traces (DATA=folder, QUICK=--quick)
 	$(PY) -m e2e.bench.control --data $(DATA) $(QUICK)
+
+bench-operator: env cluster  ## the operator over hundreds of resources, beside a bare client (ARGS="--resources 500")
+	$(PY) -m e2e.bench.operator $(ARGS)
 
 bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
 	$(PY) -m e2e.bench.decision

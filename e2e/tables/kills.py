@@ -57,6 +57,16 @@ def without_decode_pool(case: Case) -> None:
 MONITORED = {"podMonitor": True, "rules": True, "dashboard": True}
 
 
+FOLDER = {"source": "file:///models/m", "servedName": "m"}
+HUB = {
+    "source": "hf://org/model",
+    "revision": "0123abc",
+    "servedName": "m",
+    "cache": {"persistentVolumeClaim": "models"},
+}
+DRA = {"rdma": {"mode": "DRA", "deviceClass": "dranet"}}
+
+
 def leftovers(case: Case) -> None:
     """Children of names that another version gave them."""
     for plural in ("services", "serviceaccounts", "rolebindings"):
@@ -81,6 +91,10 @@ STORIES = (
     Story("a pool is replaced", without_decode_pool),
     Story("monitoring is asked for", edited("spec.monitoring", MONITORED)),
     Story("monitoring is no more asked for", edited("spec.monitoring", {}), {"monitoring": MONITORED}),
+    Story("a model is pulled from the hub", edited("spec.model", HUB)),
+    Story("a model is no more pulled from the hub", edited("spec.model", FOLDER), {"model": HUB}),
+    Story("devices by claims", edited("spec.transfer", DRA)),
+    Story("devices no more by claims", edited("spec.transfer", {}), {"transfer": DRA}),
     Story("children of a former version's names", leftovers),
     Story("the resource is deleted", deleted),
 )
@@ -101,7 +115,9 @@ async def told(story: Story, kill_after: int | None) -> tuple[dict[str, object],
     began = len(case.kube.writes)
     if kill_after is not None:
         await killed(case, began + kill_after)
-    found, _ = await settled(case)
+    found, words = await settled(case)
+    if words:
+        raise ValueError(f"{story.name}: what the story wants is refused: {words}")
     return found, min(len(case.kube.writes) - began, MAX_WRITES)
 
 

@@ -159,6 +159,10 @@ class Memory(Kube):
         kept = set()
         for deployment in self.of(DEPLOYMENTS):
             kept |= self._pods_of(deployment)
+        for job in self.of("jobs"):
+            if "status" not in job:
+                done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+                self.store("jobs", {**job, "status": done})
         for key in [key for key in self.items if key[0] == PODS and key not in kept]:
             del self.items[key]
 

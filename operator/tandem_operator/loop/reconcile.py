@@ -19,7 +19,7 @@ from tandem_operator.loop.carry_out import carry_out, standing
 from tandem_operator.loop.observe import Seen, observe, parse
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
-from tandem_operator.loop.status import refused_status, status_of
+from tandem_operator.loop.status import decision_status, refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
 from tandem_operator.templates.overlay import TemplateRefusedError
@@ -60,9 +60,9 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     plan = make_plan(seen, now, ask=edited or world.asked.get(ref, 0) != look)
     note_decision(world, seen, plan, now)
     # The intent is written before any child is touched: a crash from here on is carried on from the status.
-    # Judged as with its target, so that the steps' end changes no more of it than they did: one write less.
-    intent = status_of(replace(seen, facts=replace(seen.facts, target=plan.target)), plan, Done(), now)
-    if intent.decision != seen.status.decision:
+    if decision_status(seen.status.decision, plan, now) != seen.status.decision:
+        # Judged as with its target, so that the steps' end changes no more of it than they did: one write less.
+        intent = status_of(replace(seen, facts=replace(seen.facts, target=plan.target)), plan, Done(), now)
         body = await write_status(world, body, seen.status, intent, now)
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
