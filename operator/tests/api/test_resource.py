@@ -179,7 +179,6 @@ BAD = [
 
 REFUSED = [
     ("spec.mode", "Auto", "Auto"),
-    ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
 
