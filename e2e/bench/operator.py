@@ -175,18 +175,6 @@ async def apply_bare(api: Api, body: Object, pattern: list[tuple[str, bytes]]) -
     await api.ask("PATCH", path, about | {"status": {"observedGeneration": 1}}, APPLY)
 
 
-async def drop(api: Api, namespace: str) -> None:
-    """Nothing of the bare client's is left for watches to carry (no garbage collector runs here)."""
-    kinds = ("Pod", "Deployment", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget", "Secret", RESOURCE)
-    for kind in kinds:
-        path = KINDS[kind].path(namespace)
-        if kind != "Service":
-            await api.ask("DELETE", f"{path}?gracePeriodSeconds=0")
-            continue
-        for item in (await api.ask("GET", path))["items"]:  # Services cannot be deleted all at once
-            await api.ask("DELETE", f"{path}/{item['metadata']['name']}")
-
-
 async def react(api: Api, seen: Seen, names: list[str], changes: int) -> list[float]:
     """Seconds from a spec change to the router's Deployment that has it, one change after the other."""
     rng, found = random.Random(7), []
@@ -260,7 +248,6 @@ async def bench(options: argparse.Namespace, kubeconfig: Path) -> list[Row]:
         for namespace in (BARE, OURS):
             await api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         bare_s = await bare(api, options.resources)
-        await drop(api, BARE)
         log = REPO / "build/bench/operator.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with operator(kubeconfig, OURS, url, log) as run:

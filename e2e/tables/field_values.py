@@ -107,6 +107,17 @@ def colocated(body: Object) -> None:
         pool["role"] = "Both"
 
 
+def hub(body: Object) -> None:
+    """A model that is pulled, so that what goes with it means something."""
+    put(body, "spec.model.source", "hf://org/model")
+    put(body, "spec.model.revision", "0123abc")
+
+
+def claims(body: Object) -> None:
+    """Devices by claims."""
+    put(body, "spec.transfer.rdma", {"mode": "DRA", "deviceClass": "dranet"})
+
+
 def third_pool(body: Object) -> None:
     """One more prefill pool, so that another may change its role."""
     first = body["spec"]["pools"][0]
@@ -136,6 +147,11 @@ AS_UNSET = frozenset(
 
 BESIDE: Mapping[str, Callable[[Object], None]] = {
     "spec.pools[].role": third_pool,
+    "spec.model.revision": hub,
+    "spec.model.authSecretRef.name": hub,
+    "spec.model.cache.persistentVolumeClaim": hub,
+    "spec.model.cache.hostPath": hub,
+    "spec.transfer.rdma.deviceClass": claims,
     **{
         f"spec.transfer.rdma.{name}": shared_device for name in ("resource", "count", "devices", "gidIndex", "networks")
     },

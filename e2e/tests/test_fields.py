@@ -9,6 +9,7 @@ from e2e.tables.fields import CHOSEN, ELSEWHERE, FIELDS, PAGE, Row, page, try_fi
 from e2e.tables.page import is_current
 from tandem_operator.api.not_yet import NOT_YET
 
+SLOW = pytest.mark.slow
 tried: dict[str, Row] = {}
 
 
@@ -18,7 +19,11 @@ async def row_of(path: str) -> Row:
     return tried[path]
 
 
-@pytest.mark.parametrize("path", FIELDS)
+# The router's overlay is the pools' again.
+OFTEN = [path if not path.startswith("spec.router.template.") else pytest.param(path, marks=SLOW) for path in FIELDS]
+
+
+@pytest.mark.parametrize("path", OFTEN)
 async def test_a_field_acts_or_is_refused_and_goes_back(path: str) -> None:
     row = await row_of(path)
     assert row.steps, "the table tries no value"
@@ -30,6 +35,7 @@ async def test_a_field_acts_or_is_refused_and_goes_back(path: str) -> None:
         assert row.unset != "stays", "something of the field is left"
 
 
+@SLOW
 @pytest.mark.parametrize("line", NOT_YET, ids=lambda line: line.path)
 async def test_what_is_not_carried_out_is_refused_with_its_sentence(line) -> None:
     steps = [step for path in FIELDS if path.startswith(line.path) for step in (await row_of(path)).steps]
@@ -40,5 +46,6 @@ def test_no_row_is_of_a_field_that_is_not_there() -> None:
     assert set(ELSEWHERE) | CHOSEN <= set(FIELDS)
 
 
+@SLOW
 async def test_the_page_is_current() -> None:
     assert is_current(REPO / PAGE, page([await row_of(path) for path in FIELDS])), "run `python -m e2e.tables.fields`"

@@ -17,7 +17,7 @@ from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.not_yet import refusals
 from tandem_operator.api.v1alpha1 import InvalidResourceError, read
 
-EXAMPLES = 10  # of each property; the explore profile looks for more
+EXAMPLES = 6  # of each property; the explore profile looks for more
 KNOWN = frozenset(
     {"deployments", "services", "serviceaccounts", "rolebindings", "poddisruptionbudgets", "secrets", "configmaps"}
 )
