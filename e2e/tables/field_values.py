@@ -113,11 +113,6 @@ def hub(body: Object) -> None:
     put(body, "spec.model.revision", "0123abc")
 
 
-def claims(body: Object) -> None:
-    """Devices by claims."""
-    put(body, "spec.transfer.rdma", {"mode": "DRA", "deviceClass": "dranet"})
-
-
 def third_pool(body: Object) -> None:
     """One more prefill pool, so that another may change its role."""
     first = body["spec"]["pools"][0]
@@ -151,7 +146,6 @@ BESIDE: Mapping[str, Callable[[Object], None]] = {
     "spec.model.authSecretRef.name": hub,
     "spec.model.cache.persistentVolumeClaim": hub,
     "spec.model.cache.hostPath": hub,
-    "spec.transfer.rdma.deviceClass": claims,
     **{
         f"spec.transfer.rdma.{name}": shared_device for name in ("resource", "count", "devices", "gidIndex", "networks")
     },
