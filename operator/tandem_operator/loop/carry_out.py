@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
-from tandem_operator.loop.faults import condition_of, lacks_config, last_words, quoted
+from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
@@ -74,8 +75,8 @@ async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
 
 
 async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """The workers' shared key: a Secret is never read, so it is made again only where a pod says that it lacks it."""
-    if seen.owner.uid in world.keys_made and not lacks_config(seen.pods):
+    """The workers' shared key: a Secret is never read, so it is made again only where a pod seems to lack it."""
+    if seen.owner.uid in world.keys_made and not may_lack_key(seen.pods, datetime.now(UTC)):
         return DONE
     try:
         await world.kube.create(children.transfer_key(seen.owner, secrets.token_hex(32)))

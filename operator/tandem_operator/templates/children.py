@@ -89,7 +89,7 @@ def pool_deployment(
         weights=weights,
         model_revision=spec.model.revision or "",
         resource=owner.name,
-        key_secret=owner.child(KEY_SECRET),
+        key_secret=owner.child(KEY_SECRET) if spec.engine.name == "tandem" else "",
         resources=rdma.resources(spec.transfer.rdma, accelerator, pool.parallelism.gpus),
         claims=claims_of(owner, spec, pool, accelerator),
         networks=rdma.networks(spec.transfer.rdma),

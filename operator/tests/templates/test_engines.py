@@ -94,6 +94,15 @@ def test_ports_probes_and_environment(made, port, ready, env):
     assert found.index("POD_IP") < found.index("HOME"), "a variable may refer to an earlier one alone"
 
 
+def test_the_transfer_key_is_a_file_of_a_tandem_workers_alone():
+    made = worker("tandem", backend="tcp")
+    names = [variable["name"] for variable in made["env"]]
+    assert "TANDEM_TRANSFER_KEY_FILE" in names
+    assert "TANDEM_TRANSFER_KEY" not in names
+    assert {"name": "transfer-key", "mountPath": "/etc/tandem/transfer", "readOnly": True} in made["volumeMounts"]
+    assert "transfer-key" not in str(worker("vllm"))
+
+
 def test_a_workers_gpus_are_the_product_of_its_ranks():
     assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "16"}
 
