@@ -15,6 +15,7 @@ from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError
 from tandem_operator.edges.kube import Kube, connect
 from tandem_operator.edges.prometheus import Prometheus
+from tandem_operator.loop.budget import watch_budget
 from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
 from tandem_operator.loop.handlers import registry_for, settings_for
@@ -88,6 +89,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
         application(world.queue, world.metrics, world.cache), settings.listen_host, settings.listen_port
     )
     led: list[Coroutine[Any, Any, None]] = [
+        watch_budget(world),
         watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
         *(
             work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)

@@ -12,6 +12,7 @@ from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import condition_of, is_ready
 from tandem_operator.plan.behavior import paced
+from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
@@ -46,6 +47,7 @@ class Seen:
     pods: tuple[Object, ...]  # workers and routers
     look: Look
     facts: Observed
+    cap: Cap | None = None  # of the GPUs that all resources share
     absent: frozenset[str] = frozenset()  # optional kinds that the cluster does not serve
 
     @property
@@ -62,8 +64,13 @@ def parse(body: Object) -> DisaggregatedInference:
         return read({key: value for key, value in body.items() if key != "status"})
 
 
-def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInference, now: datetime) -> Seen:
-    """All facts for one pass. Raises UnknownAcceleratorError, UnknownDTypeError and InvalidResourceError."""
+def observe(
+    world: World, ref: Ref, body: Object, resource: DisaggregatedInference, now: datetime, *, shared: bool = True
+) -> Seen:
+    """All facts for one pass, without the fleet's cap where not `shared`.
+
+    Raises UnknownAcceleratorError, UnknownDTypeError and InvalidResourceError.
+    """
     uid, cache, look = body["metadata"]["uid"], world.cache, world.fleet.look(ref)
     accelerators = accelerators_of(resource.spec, world.catalogue)
     for pool in resource.spec.pools:
@@ -85,7 +92,9 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         model=look.model or known_shape(resource.spec),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
+    cap = cap_of(world, ref, facts) if shared else None
     return Seen(
+        cap=cap,
         ref=ref,
         body=body,
         resource=resource,
@@ -95,9 +104,17 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         router=next((item for item in owned if item["metadata"]["name"] == f"{ref.name}-{COMPONENT_ROUTER}"), None),
         pods=pods,
         look=look,
-        facts=facts,
+        facts=replace(facts, limits=capped(facts.limits, cap)),
         absent=frozenset(world.absent),
     )
+
+
+def cap_of(world: World, ref: Ref, facts: Observed) -> Cap | None:
+    """The fleet's cap; before the first sharing it is what the resource has: nobody grows on a guess."""
+    if not world.settings.fleet_gpus:
+        return None
+    first = Cap(max(in_use(facts), least_gpus(facts.limits)), "the fleet's budget was not shared yet")
+    return world.caps.get(ref, first)
 
 
 def known_shape(spec: Spec) -> ModelShape | None:

@@ -180,7 +180,6 @@ BAD = [
 
 REFUSED = [
     ("spec.mode", "Auto", "Auto"),
-    ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
 
