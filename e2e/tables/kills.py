@@ -67,6 +67,29 @@ HUB = {
 DRA = {"rdma": {"mode": "DRA", "deviceClass": "dranet"}}
 
 
+VLLM = {"engine": {"name": "vllm", "image": "example.com/vllm:1"}, "transfer": {"backend": "nixl"}}
+
+
+def parallel(tensor: int, pipeline: int) -> Callable[[Case], None]:
+    """Workers that are spread like this."""
+
+    def begin(case: Case) -> None:
+        spec = copied(case.body()["spec"])
+        for pool in spec["pools"]:
+            pool["parallelism"] = {"tensor": tensor, "pipeline": pipeline}
+        case.edit(spec)
+
+    return begin
+
+
+def spanning() -> dict[str, object]:
+    """A resource whose replicas span nodes."""
+    body = base()
+    for pool in body["spec"]["pools"]:
+        pool["parallelism"] = {"tensor": 8, "pipeline": 2}
+    return {**VLLM, "pools": body["spec"]["pools"]}
+
+
 def leftovers(case: Case) -> None:
     """Children of names that another version gave them."""
     for plural in ("services", "serviceaccounts", "rolebindings"):
@@ -95,6 +118,8 @@ STORIES = (
     Story("a model is no more pulled from the hub", edited("spec.model", FOLDER), {"model": HUB}),
     Story("devices by claims", edited("spec.transfer", DRA)),
     Story("devices no more by claims", edited("spec.transfer", {}), {"transfer": DRA}),
+    Story("replicas span nodes", parallel(8, 2), VLLM),
+    Story("replicas span nodes no more", parallel(8, 1), spanning()),
     Story("children of a former version's names", leftovers),
     Story("the resource is deleted", deleted),
 )
