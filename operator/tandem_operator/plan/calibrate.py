@@ -25,7 +25,7 @@ MIN_STEPS = 10.0
 SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this share of the observed level
 OUTLIER_MADS = 4.0
 NEIGHBOURS = 3  # windows to either side that an outlier is told from
-HALF_LIFE_WINDOWS = 4.0
+HALF_LIFE_WINDOWS = 16.0
 FADED = 0.03  # windows whose weight has fallen to this share say nothing more
 DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tandem_operator.plan.facts import Slo
+    from tandem_operator.simulate.counters import Bunches
     from tandem_operator.simulate.link import Flow
     from tandem_operator.simulate.request import Finished, Request
     from tandem_operator.simulate.router import Router
@@ -52,6 +53,7 @@ class Cluster:
         self.gone: list[SimWorker] = []
         self.ledger = Ledger(slo)
         self.arrived = self.lost = self.preempted = 0
+        self.bunches: Bunches | None = None  # who observes the cluster may want it counted
         self._router = router or LeastBacklog()
         self._short = short_tokens
         self._arrivals = arrivals
@@ -116,6 +118,8 @@ class Cluster:
             raise ValueError(f"request {self.arrived + 1} arrives at {request.arrived} s, before its predecessor: sort")
         self.now = request.arrived
         self.arrived += 1
+        if self.bunches is not None:
+            self.bunches.add(self.now)
         self._next = next(self._arrivals, None)
         self._place(request)
 
