@@ -73,24 +73,28 @@ class Nowhere:
     reason: str
 
 
-def place(ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int) -> Pair | Nowhere:
+def place(
+    ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int, *, works_alone: bool = True
+) -> Pair | Nowhere:
     """The least loaded decode worker, and the prefill worker with the least to compute.
 
-    A decode worker does the whole job when no prefill worker is above suspicion, or when its role is `both` and no
-    prefill worker has less to do. Ties go round by `turn`. Never a worker that is not ready, is being deleted, or was
-    tried in vain.
+    A decode worker does the whole job when no prefill worker is above suspicion and its engine can (`works_alone`), or
+    when its role is `both` and no prefill worker has less to do. Ties go round by `turn`. Never a worker that is not
+    ready, is being deleted, or was tried in vain. Only workers of one revision share a request, and while one has both
+    roles, one that lacks a role (a rollout has just begun, or is about to end) is left alone.
     """
-    able = [c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers]
+    able = _of_whole_revisions([c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers])
     order = _rotation(able, turn)
     decodes = [c for c in able if c.worker.role is not Role.PREFILL]
     for decode in sorted(decodes, key=lambda c: _decode_cost(c, tried, order)):
         partners = [c for c in able if _may_prefill_for(c.worker, decode.worker)]
         partners.sort(key=lambda c: _prefill_cost(c, decode, ask, tried, order))
         trusted = [c for c in partners if not _is_suspect(c, tried)]
-        choice = _paired(decode, trusted, tried) or _alone(decode, tried) or _paired(decode, partners, tried)
+        alone = _alone(decode, tried) if works_alone or decode.worker.role is Role.BOTH else None
+        choice = _paired(decode, trusted, tried) or alone or _paired(decode, partners, tried)
         if choice is not None:
             return choice
-    return _nowhere(candidates, able, tried)
+    return _nowhere(candidates, able, tried, lacking=Role.PREFILL if decodes else Role.DECODE)
 
 
 def _paired(decode: Candidate, partners: Sequence[Candidate], tried: Tried) -> Pair | None:
@@ -115,8 +119,21 @@ def _alone(decode: Candidate, tried: Tried) -> Pair | None:
     return pair if pair.key not in tried.pairs else None
 
 
+def _of_whole_revisions(able: list[Candidate]) -> list[Candidate]:
+    """Those whose revision can prefill and decode; all, where no revision can."""
+    roles: dict[str, set[Role]] = {}
+    for seen in able:
+        roles.setdefault(seen.worker.revision, set()).add(seen.worker.role)
+    if len(roles) < 2:
+        return able
+    whole = {revision for revision, found in roles.items() if Role.BOTH in found or len(found) > 1}
+    return [c for c in able if c.worker.revision in whole] if whole else able
+
+
 def _may_prefill_for(prefill: Worker, decode: Worker) -> bool:
     # Two `both` workers never share a request: that would be a transfer between two that can each do it all.
+    if prefill.revision != decode.revision:
+        return False
     if prefill.role is Role.BOTH:
         return prefill.name == decode.name or decode.role is Role.DECODE
     return prefill.role is Role.PREFILL
@@ -155,11 +172,11 @@ def culprits(tried: Tried, served: Pair) -> set[str]:
     return (alone | twice) - good - {""}
 
 
-def _nowhere(candidates: Sequence[Candidate], able: Sequence[Candidate], tried: Tried) -> Nowhere:
+def _nowhere(candidates: Sequence[Candidate], able: Sequence[Candidate], tried: Tried, *, lacking: Role) -> Nowhere:
     if tried.pairs or tried.workers:
         return Nowhere(Role.DECODE, "every pair of workers that could serve was tried")
     ready = ", ".join(f"{c.worker.name} ({c.worker.role.value})" for c in able[:8]) or "none"
     return Nowhere(
-        Role.DECODE,
-        f"no ready worker has the role decode (or both): {len(candidates)} workers known, ready: {ready}",
+        lacking,
+        f"no ready worker has the role {lacking.value} (or both): {len(candidates)} workers known, ready: {ready}",
     )

@@ -14,13 +14,14 @@ from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
 from tandem_operator.edges.events import post
 from tandem_operator.edges.kinds import RESOURCE
-from tandem_operator.loop.carry_out import carry_out
+from tandem_operator.loop.carry_out import carry_out, standing
 from tandem_operator.loop.observe import Seen, observe, parse
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.status import refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
+from tandem_operator.templates.overlay import TemplateRefusedError
 
 if TYPE_CHECKING:
     from tandem_operator.loop.world import World
@@ -52,7 +53,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     """The pass itself; raises ApiError when not even the status can be written."""
     seen = read_all(world, ref, body, now)
     if isinstance(seen, Stalled):
-        return await refuse(world, body, seen, now)
+        return await refuse(world, ref, body, seen, now)
     look = seen.look.number
     edited = seen.status.observed_generation != seen.resource.metadata.generation
     plan = make_plan(seen, now, ask=edited or world.asked.get(ref, 0) != look)
@@ -64,11 +65,15 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
     world.asked[ref] = look
+    before = standing(plan, seen, world)
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
-    after = observe(world, ref, body, parse(body), now)
-    await write_status(world, body, after.status, status_of(after, plan, outcome, now), now)
+    moved = body is not seen.body or standing(plan, seen, world) != before
+    after = observe(world, ref, body, parse(body), now) if moved else seen
+    found = status_of(after, plan, outcome, now)
+    await write_status(world, body, after.status, found, now)
     world.metrics.show_target(ref, plan.target)
+    world.metrics.show_status(ref, found)
     return outcome
 
 
@@ -91,6 +96,8 @@ async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
         return Stalled("InvalidSpec", plan.decision.message if plan.decision else "the target fits no pool")
     try:
         return await carry_out(plan, seen, world)
+    except TemplateRefusedError as error:
+        return Stalled("TemplateRefused", str(error))
     except ConflictError as error:
         return Waiting("Conflict", error.message, 1.0)
     except ApiError as error:
@@ -99,11 +106,13 @@ async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
         return Failed(error.reason, error.message)
 
 
-async def refuse(world: World, body: Object, why: Stalled, now: datetime) -> Outcome:
+async def refuse(world: World, ref: Ref, body: Object, why: Stalled, now: datetime) -> Outcome:
     """Say in the status why nothing is done; children stay as they are."""
     old = status_in(body)
     generation = body["metadata"].get("generation", 0)
-    await write_status(world, body, old, refused_status(old, generation, why.reason, why.message, now), now)
+    found = refused_status(old, generation, why.reason, why.message, now)
+    await write_status(world, body, old, found, now)
+    world.metrics.show_status(ref, found)
     return why
 
 
@@ -134,14 +143,15 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
     """Record, count and log a decision that was asked for."""
     if plan.decision is None:
         return
-    decision = plan.decision
+    decision, of = plan.decision, (seen.ref.namespace, seen.ref.name)
     world.recorder.write(seen.ref, seen.facts, now, decision)
-    world.metrics.decisions.labels(str(decision.action), decision.reason).inc()
+    world.metrics.decisions.labels(*of, str(decision.action), decision.reason).inc()
     level = logging.INFO if is_move(decision.action) else logging.DEBUG
     log.log(level, "%s: %s %s: %s", seen.ref, decision.action, decision.reason, decision.message)
 
 
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
-    if world.asked.pop(ref, None) is not None:
-        world.metrics.forget(ref)
+    world.carried.pop(ref, None)
+    world.asked.pop(ref, None)
+    world.metrics.forget(ref)

@@ -8,9 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tandem_operator.templates.allowed import ALLOWABLE
 from tandem_operator.templates.children import Images
 
 PREFIX = "TANDEM_"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 
 class SettingsError(ValueError):
@@ -30,8 +33,10 @@ class Settings(BaseModel):
     record_path: str = ""  # '': decisions are not recorded
     catalogue_path: str = ""  # folder of the mounted ConfigMap tandem-catalogue; '': the built-in catalogue
     worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
+    template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     listen_host: str = "0.0.0.0"
     listen_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     pod_name: str = "tandem-operator"
@@ -45,10 +50,23 @@ class Settings(BaseModel):
             raise ValueError("must be http(s)://host[:port][/path], without a user or a query")
         return url
 
+    @field_validator("template_allow")
+    @classmethod
+    def _is_allowable(cls, text: str) -> str:
+        if unknown := sorted(set(filter(None, text.split(","))) - set(ALLOWABLE)):
+            raise ValueError(f"{', '.join(unknown)} is not one of {', '.join(ALLOWABLE)}")
+        return text
+
+    @property
+    def labels_of_monitors(self) -> dict[str, str]:
+        """Labels by which this cluster's Prometheus operator selects its objects."""
+        return dict(pair.split("=", 1) for pair in self.monitor_labels.split(",") if pair)
+
     @property
     def images(self) -> Images:
         """What pods are made of."""
-        return Images(self.worker_image, self.router_image, self.worker_threads)
+        allowed = frozenset(filter(None, self.template_allow.split(",")))
+        return Images(self.worker_image, self.router_image, self.worker_threads, allowed)
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

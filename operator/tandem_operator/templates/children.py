@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, KV_PORT, LABEL_POOL
+from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.names import (
     APPLIED,
+    TEMPLATE,
     Owner,
     router_labels,
     router_selector,
@@ -43,24 +45,7 @@ class Images:
     worker: str
     router: str
     worker_threads: int = 0  # 0: torch's own default
-
-
-def worker_args(spec: Spec, images: Images) -> list[str]:
-    """Command-line arguments of a worker; what the resource adds comes last."""
-    model = spec.model
-    own = {
-        "--model": model.source,
-        "--served-name": model.served_name,
-        "--dtype": model.dtype,
-        "--max-context": str(model.max_context),
-        "--host": "$(POD_IP)",
-        "--port": str(HTTP_PORT),
-        "--kv-port": str(KV_PORT),
-        "--transfer-backend": spec.transfer.backend,
-    }
-    if images.worker_threads:
-        own["--threads"] = str(images.worker_threads)
-    return [word for pair in own.items() for word in pair] + list(spec.engine.args)
+    template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
 def router_args(owner: Owner, spec: Spec) -> list[str]:
@@ -72,7 +57,12 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--port": str(HTTP_PORT),
         "--ttft-ms": str(spec.slo.ttft_milliseconds),
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
+        "--engine": spec.engine.name,
     }
+    if spec.router.api_keys_secret_ref:
+        own["--api-keys-dir"] = "/etc/tandem/api-keys"
+    if spec.router.tls:
+        own["--tls-dir"] = "/etc/tandem/tls"
     return [word for pair in own.items() for word in pair]
 
 
@@ -94,19 +84,35 @@ def pool_deployment(
         metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
         replicas=replicas,
         selector=selector,
-        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower()),
+        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
+        | {LABEL_REVISION: revision_of(spec, images)},
         service_account=owner.child(WORKER),
         products=list(accelerator.products),
         product_label=PRODUCT_LABEL,
         gpu_resource=accelerator.resource,
         image=spec.engine.image or images.worker,
-        args=worker_args(spec, images),
+        program=program_of(spec, pool, spec.model.source, images.worker_threads),
         resource=owner.name,
         key_secret=owner.child(KEY_SECRET),
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return overlaid(deployment, pool.template)
+    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
+
+
+def revision_of(spec: Spec, images: Images) -> str:
+    """What two workers must agree on before one computes for the other: same revision, same KV cache."""
+    model, engine = spec.model, spec.engine
+    agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
+    agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
+    return digest_of(agreed)[:10]
+
+
+def with_digest(deployment: Object) -> Object:
+    """The Deployment with its pod template's digest on the template, so that a pod tells what it was made of."""
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"][TEMPLATE] = digest_of(template)[:16]
+    return deployment
 
 
 def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
@@ -114,15 +120,17 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
     deployment = render(
         "router",
         metadata=owner.metadata(ROUTER, ROUTER),
-        replicas=spec.router.replicas,
+        replicas=0 if spec.suspend else spec.router.replicas,
         selector=router_selector(owner.name),
         pod_labels=router_labels(owner.name),
         service_account=owner.child(ROUTER),
         image=images.router,
         args=router_args(owner, spec),
         resource=owner.name,
+        keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
+        tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template)
+    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
 
 
 def access(owner: Owner) -> list[Object]:
@@ -135,7 +143,13 @@ def access(owner: Owner) -> list[Object]:
     ]
 
 
-def services(owner: Owner) -> list[Object]:
+def endpoint(owner: Owner, spec: Spec) -> str:
+    """Address of the OpenAI API."""
+    scheme, port = ("https", HTTPS_PORT) if spec.router.tls else ("http", HTTP_PORT)
+    return f"{scheme}://{owner.child(ROUTER)}.{owner.namespace}.svc:{port}/v1"
+
+
+def services(owner: Owner, spec: Spec) -> list[Object]:
     """The router's Service, and a headless one for the workers."""
     http = {"http": HTTP_PORT}
     workers = worker_selector(owner.name)
@@ -145,7 +159,7 @@ def services(owner: Owner) -> list[Object]:
             metadata=owner.metadata(ROUTER, ROUTER),
             headless=False,
             selector=router_selector(owner.name),
-            ports=http,
+            ports={"https": HTTPS_PORT} if spec.router.tls else http,
         ),
         render(
             "service",
@@ -189,7 +203,11 @@ def pools_of(
 
 def stamped(manifest: Object) -> Object:
     """The manifest with its digest in an annotation: so what was taken out of it shows on the live object."""
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]
     metadata = manifest["metadata"]
-    annotations = metadata.get("annotations", {}) | {APPLIED: digest}
+    annotations = metadata.get("annotations", {}) | {APPLIED: digest_of(manifest)[:32]}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest_of(content: Any) -> str:
+    """Hexadecimal, the same for the same content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

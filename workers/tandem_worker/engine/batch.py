@@ -20,9 +20,12 @@ MIN_SPREAD_PAGES = 8  # groups whose lengths differ by less are not worth splitt
 
 
 def decode_batch(
-    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype, window: int | None = None
+    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
 ) -> tuple[Batch, list[SequenceState]]:
-    """One row each: the last token. Also the sequences in the order of the rows. `window`: see Traits."""
+    """One row each: the last token. Also the sequences in the order of the rows.
+
+    `dtype`: of the masks, None makes none; `window`: see Traits.
+    """
     ordered = sorted(sequences, key=lambda one: -len(one.pages))
     groups: list[Group] = []
     for start, end in length_groups([len(one.pages) for one in ordered]):
@@ -55,9 +58,13 @@ def _starts_group(longest: int, length: int, members: int) -> bool:
     return padding > max(MIN_SPREAD_PAGES, longest // 4) or (members + 1) * longest > MAX_GROUP_PAGES
 
 
-def _decode_group(ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype, window: int | None) -> Group:
+def _decode_group(
+    ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype | None, window: int | None
+) -> Group:
     width = len(ordered[0].pages)
     pages = [one.pages + [one.pages[0]] * (width - len(one.pages)) for one in ordered]
+    if dtype is None:
+        return Group(len(ordered), 1, torch.tensor(pages).view(-1), None)
     lengths = torch.tensor([len(one.tokens) for one in ordered]).unsqueeze(1)
     at = torch.arange(width * page_tokens)
     hidden = at >= lengths
@@ -73,11 +80,11 @@ def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def prefill_batch(
-    pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype, window: int | None = None
+    pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
 ) -> Batch:
     """The next `count` tokens of each sequence; logits of the last row of those that this completes.
 
-    `window`: see Traits.
+    `dtype`: of the masks, None makes none; `window`: see Traits.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -104,9 +111,11 @@ def prefill_batch(
 
 
 def _prefill_group(
-    sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype, window: int | None
+    sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype | None, window: int | None
 ) -> Group:
     pages = sequence.pages[: -(-span.stop // page_tokens)]
+    if dtype is None:
+        return Group(1, len(span), torch.tensor(pages), None)
     keys = len(pages) * page_tokens
     mask = window_mask = None
     if span.start:

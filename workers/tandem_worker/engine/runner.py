@@ -45,7 +45,8 @@ class Runner:
     def decode(self, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
         """One more token for each."""
         start = time.perf_counter()
-        batch, ordered = decode_batch(sequences, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        masks = self._model.decoder.mask_dtype
+        batch, ordered = decode_batch(sequences, self._settings.page_tokens, masks, self._window)
         logits = self._model.decoder.forward(batch, self._store.tensor)
         picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in ordered])
         for one in ordered:
@@ -59,7 +60,7 @@ class Runner:
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
-        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.mask_dtype, self._window)
         logits = self._model.decoder.forward(batch, self._store.tensor)
         for one, count in pieces:
             one.computed += count
