@@ -197,6 +197,13 @@ REASONS: Final = (
     Reason(
         SCALING_LIMITED,
         "True",
+        "PodsRefused",
+        "The API server refuses pods of the target (a quota, an admission policy); the message quotes it.",
+        "Raise the quota, or satisfy the policy that the message names.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
         "PodsNotReady",
         "Pods of the target have not become ready.",
         "Look at the pods of the pools that the message names.",

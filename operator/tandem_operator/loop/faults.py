@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 Object = dict[str, Any]
 # ErrImagePull and ImagePullBackOff take turns; the others are final.
@@ -42,6 +42,15 @@ def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
         if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
             name = pod["metadata"]["name"]
             return Fault("Unschedulable", f"no node for pod {name}: {quoted(condition.get('message', ''))}")
+    return None
+
+
+def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:
+    """A Deployment whose pods the API server refuses (quota, admission), in the API server's own words."""
+    for name, deployment in deployments.items():
+        condition = condition_of(deployment, "ReplicaFailure")
+        if condition.get("status") == "True":
+            return Fault("PodsRefused", f"no pod of {name} can be made: {quoted(condition.get('message', ''))}")
     return None
 
 

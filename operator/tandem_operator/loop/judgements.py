@@ -16,7 +16,7 @@ from tandem_operator.api.conditions import (
     STALLED,
 )
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
-from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stalling_fault
+from tandem_operator.loop.faults import Fault, is_ready, refused_fault, scheduling_fault, stalling_fault
 from tandem_operator.loop.refs import Failed, Outcome, Stalled
 from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
@@ -172,7 +172,7 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
     if seen.resource.spec.suspend:
         return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
-    if (fault := scheduling_fault(seen.pods)) is not None:
+    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
     return judge_scaling(seen.facts, now)
 

@@ -11,7 +11,8 @@ from tandem_operator.api.v1alpha1 import DisaggregatedInference, InvalidResource
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import is_ready
-from tandem_operator.plan.facts import Observed, PoolState, Role, Target, WorkerState
+from tandem_operator.plan.behavior import paced
+from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.templates.names import Owner
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tandem_operator.loop.fleet import Look
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
+    from tandem_operator.plan.facts import Limits
 
 Object = dict[str, Any]
 
@@ -67,7 +69,7 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     decision = resource.status.decision
     facts = Observed(
-        limits=limits_of(resource.spec, accelerators),
+        limits=limits_at(resource, world.catalogue, now),
         pools=tuple(pool_state(pool.name, pools.get(pool.name), workers) for pool in resource.spec.pools),
         workers=workers,
         target=target_of(resource.status),
@@ -89,6 +91,14 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         facts=facts,
         absent=frozenset(world.absent),
     )
+
+
+def limits_at(resource: DisaggregatedInference, accelerators: Mapping[str, Accelerator], now: datetime) -> Limits:
+    """The spec's bounds, and what is left of its scaling policies by the changes on record."""
+    limits, decision = limits_of(resource.spec, accelerators), resource.status.decision
+    changes = [Change(c.at, c.pool, c.workers) for c in decision.changes] if decision else []
+    sizes = decision.target.pools if decision else {}
+    return paced(limits, resource.spec.rebalance.behavior, sizes, changes, now)
 
 
 def worker_state(pod: Object, loads: Mapping[str, float], now: datetime) -> WorkerState:

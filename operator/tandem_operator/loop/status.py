@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.conditions import CONDITIONS, READY, STALLED
 from tandem_operator.api.status import (
     AlternativeStatus,
+    ChangeStatus,
     Condition,
     DecisionStatus,
     ObservedStatus,
@@ -36,6 +37,8 @@ MOVED = 0.10  # a value that moved by more than this is news
 # Holds that only say that the last move is not over: the move's own words stay.
 IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
 MAX_ALTERNATIVES = 16
+MAX_CHANGES = 64
+LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
 SUSPENDED = "Suspended"
 
 
@@ -109,8 +112,21 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
         in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
         if in_a_move or is_same_word(old, new):
             return old
-        return spelled(new, target, old.id, old.at)
-    return spelled(new, target, next_id(old), now)
+        return spelled(new, target, old.id, old.at, old.changes)
+    return spelled(new, target, next_id(old), now, changes_of(old, target, now))
+
+
+def changes_of(old: DecisionStatus | None, target: TargetStatus, now: datetime) -> list[ChangeStatus]:
+    """What was decided for pools within the longest period that a policy may count, this decision's part last."""
+    if old is None:
+        return []
+    recent = [change for change in old.changes if now - change.at < LONGEST_PERIOD]
+    new = [
+        ChangeStatus(at=now, pool=pool, workers=count - old.target.pools[pool])
+        for pool, count in target.pools.items()
+        if count != old.target.pools.get(pool, count)
+    ]
+    return [*recent, *new][-MAX_CHANGES:]
 
 
 def is_same_word(old: DecisionStatus, new: Decision) -> bool:
@@ -129,7 +145,9 @@ def heading(message: str) -> str:
     return message.partition(":")[0]
 
 
-def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> DecisionStatus:
+def spelled(
+    new: Decision, target: TargetStatus, number: str, at: datetime, changes: list[ChangeStatus]
+) -> DecisionStatus:
     """A decision in the API's form."""
     return DecisionStatus(
         id=number,
@@ -148,6 +166,7 @@ def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> D
             for other in new.alternatives[:MAX_ALTERNATIVES]
         ],
         at=at,
+        changes=changes,
     )
 
 

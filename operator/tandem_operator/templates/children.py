@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.catalogue import PRODUCT_LABEL
 from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
 from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.names import (
@@ -20,6 +19,7 @@ from tandem_operator.templates.names import (
     worker_selector,
 )
 from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.placement import node_terms, router_defaults, tolerations, worker_defaults
 from tandem_operator.templates.render import render
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def pool_deployment(
         pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
         | {LABEL_REVISION: revision_of(spec, images)},
         service_account=owner.child(WORKER),
-        products=list(accelerator.products),
-        product_label=PRODUCT_LABEL,
-        gpu_resource=accelerator.resource,
+        node_terms=node_terms(accelerator, pool.hardware),
+        node_selector=dict(pool.hardware.node_selector),
+        tolerations=tolerations(accelerator, pool.hardware),
         image=spec.engine.image or images.worker,
         program=program_of(spec, pool, spec.model.source, images.worker_threads),
         resource=owner.name,
@@ -97,7 +97,9 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
+    return with_digest(
+        overlaid(deployment, pool.template, defaults=worker_defaults(owner.name), allowed=images.template_allow)
+    )
 
 
 def revision_of(spec: Spec, images: Images) -> str:
@@ -130,7 +132,9 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
+    return overlaid(
+        deployment, spec.router.template, defaults=router_defaults(owner.name), allowed=images.template_allow
+    )
 
 
 def access(owner: Owner) -> list[Object]:
@@ -194,9 +198,7 @@ def pools_of(
 ) -> list[Object]:
     """All pools' Deployments, with these replicas."""
     return [
-        pool_deployment(
-            owner, spec, pool, accelerators[pool.hardware.accelerator], images=images, replicas=replicas[pool.name]
-        )
+        pool_deployment(owner, spec, pool, accelerators[pool.name], images=images, replicas=replicas[pool.name])
         for pool in spec.pools
     ]
 

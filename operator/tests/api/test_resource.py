@@ -86,6 +86,10 @@ GOOD = [
         "imagePullSecrets": [{"name": "x"}], "volumes": [{"name": "x", "emptyDir": {}}],
         "volumeMounts": [{"name": "x", "mountPath": "/x"}], "containers": [{"name": "x", "image": "x"}],
         "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]})),
+    case("hardware in full", ("spec.pools.0.hardware", {
+        "accelerator": "mine", "teraflops": 500, "memoryGibibytes": 64, "memoryGigabytesPerSecond": 2000,
+        "linkGigabytesPerSecond": 25, "priceMillidollarsPerHour": 900, "resourceName": "amd.com/gpu",
+        "nodeSelector": {"example.com/card": "mine"}, "capacityType": "Spot"})),
     case("engine arguments", ("spec.engine.args", ["--max-batch", "32", "--chunk-tokens=128"])),
     case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
          ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
@@ -154,17 +158,10 @@ REFUSED = [
     ("spec.model.authSecretRef", {"name": "hub-token"}, "this"),
     ("spec.model.cache", {"persistentVolumeClaim": "models"}, "this"),
     ("spec.mode", "Auto", "Auto"),
-    *((f"spec.pools.0.hardware.{name}", 1, "this") for name in (
-        "teraflops", "memoryGibibytes", "memoryGigabytesPerSecond", "linkGigabytesPerSecond", "priceMillidollarsPerHour")),
-    ("spec.pools.0.hardware.resourceName", "amd.com/gpu", "this"),
-    ("spec.pools.0.hardware.nodeSelector", {"a": "b"}, "this"),
     *(("spec.transfer.rdma.mode", mode, mode) for mode in ("SRIOV", "HostDevice", "DRA", "EFA")),
     ("spec.transfer.rdma.devices", ["mlx5_0:1"], "this"),
     ("spec.transfer.rdma.gidIndex", 0, "this"),
     ("spec.transfer.rdma.networks", ["rdma-net"], "this"),
-    *((f"spec.rebalance.behavior.{way}.selectPolicy", "Min", "Min") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"type": "Percent", "value": 5}], "Percent") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"value": 5, "periodSeconds": 60}], "this") for way in ("scaleUp", "scaleDown")),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
 

@@ -91,3 +91,36 @@ async def test_a_refused_template_stalls_and_changes_nothing(api, start, edit):
     assert pod_of(api, "chat-prefill") == before
     edit(lambda spec: spec["pools"][0].pop("template"))
     await converge(api, world)
+
+
+HARDWARE = [
+    ("resourceName", "example.com/gpu", "example.com/gpu"),
+    ("nodeSelector", {"card": "mine"}, "'nodeSelector': {'card': 'mine'}"),
+    ("capacityType", "OnDemand", "gke-spot"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "words"), HARDWARE, ids=[row[0] for row in HARDWARE])
+async def test_a_hardware_field_is_set_and_unset(api, start, edit, field, value, words):
+    world = await start()
+    await converge(api, world)
+    before = pod_of(api, "chat-prefill")
+    edit(lambda spec: spec["pools"][0]["hardware"].update({field: value}))
+    await converge(api, world)
+    assert words in str(pod_of(api, "chat-prefill"))
+    assert pod_of(api, "chat-prefill") != before
+    edit(lambda spec: spec["pools"][0]["hardware"].pop(field))
+    await converge(api, world)
+    assert pod_of(api, "chat-prefill") == before
+
+
+async def test_an_accelerator_that_the_catalogue_lacks_needs_all_its_figures(api, start, edit):
+    figures = ("teraflops", "memoryGibibytes", "memoryGigabytesPerSecond", "linkGigabytesPerSecond")
+    edit(lambda spec: spec["pools"][0].update(hardware={"accelerator": "mine", "teraflops": 100}))
+    world = await start()
+    outcome = await reconcile(world, REF)
+    assert isinstance(outcome, Stalled)
+    assert outcome.reason == "UnknownAccelerator"
+    edit(lambda spec: spec["pools"][0].update(hardware={"accelerator": "mine", **dict.fromkeys(figures, 100)}))
+    await converge(api, world)
+    assert "resources" not in pod_of(api, "chat-prefill")["spec"]["containers"][0]

@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tests.templates.test_children import BODY, IMAGES, OWNER, container
 
@@ -30,7 +31,7 @@ def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggrega
     if mode == "Colocated":
         spec["pools"] = [{**spec["pools"][0], "role": "Both"}]
     found = read({**BODY, "spec": spec}).spec
-    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})
+    pools = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})
     return container(pools[pool])
 
 
