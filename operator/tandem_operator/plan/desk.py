@@ -89,8 +89,8 @@ class Desk:
     ) -> None:
         """Price one prompt and one step on each pool's workers; nothing is weighed yet.
 
-        `demands`: what plans are held against, each by itself, where it is not this load alone. `kept`: a role that keeps all its
-        workers of this plan needs no proof.
+        `demands`: what plans are held against, each by itself, where it is not this load alone. `kept`: a role that
+        keeps all its workers of this plan needs no proof.
         """
         self.limits = limits
         self._load, self._model, self._slo = load, model, slo

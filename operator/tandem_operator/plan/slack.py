@@ -1,4 +1,4 @@
-"""Scale-down: only after confirmed slack, and only to a plan that would carry the busiest window with headroom."""
+"""Scale-down: only after confirmed slack, and only to a plan that would have carried what came, and what may come."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.desk import Desk
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_window
-from tandem_operator.plan.search import Bar, Region, Search
 from tandem_operator.plan.scenarios import seen
+from tandem_operator.plan.search import Bar, Region, Search
 from tandem_operator.plan.study import reach
 from tandem_operator.plan.words import alternatives, forecast_words, move_words
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 
 def release_slack(case: Study) -> Decision | None:
-    """The cheapest smaller plan that keeps both targets if 0.8 of what it can take is the down window's heaviest load.
+    """The cheapest smaller plan that keeps both targets, surely, under what came and under what may come.
 
-    The headroom is in the load: a share of the targets would ask a smaller plan to be faster than the device is.
+    What came: the down window's loads, and as long as there are any those of the whole history, which may come again.
+    What may come: the forecast, with each error that it has made. A role that keeps its workers needs no proof.
     """
     limits, shape, now = case.seen.limits, case.seen.model, case.current
     recent = windows_of(case)
     if recent is None or shape is None or not is_calm(recent, limits.slo):
         return None
-    demands = seen(recent, case.load), seen(case.seen.history, case.load), case.foreseen
+    is_used = any(w.arrival_rate for w in recent)
+    demands = (seen(recent, case.load), seen(case.seen.history, case.load), case.foreseen) if is_used else ()
     desk = Desk(limits, shape, case.load, case.model, limits.slo, demands, kept=now.target)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
@@ -76,8 +78,8 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     seconds = case.seen.limits.steadiness.down_window_s
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
-        f"{seconds} s; with their loads, and those that are forecast, predicted {forecast_words(option.forecast, slo)}; "
-        f"GPUs given back: {case.current.gpus - option.gpus}"
+        f"{seconds} s; with their loads, and those that are forecast, predicted "
+        f"{forecast_words(option.forecast, slo)}; GPUs given back: {case.current.gpus - option.gpus}"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(
