@@ -93,7 +93,7 @@ def foreseen(history: Sequence[Window], now: Load, horizon_s: float, work: Calla
         for w, found in zip(history, loads, strict=True)
     ]
     known = filled(values)
-    if len(known) < len(history):  # the history begins with windows that know nothing
+    if not known:
         return []
     steps = steps_of(history, horizon_s)
     best = choose(known, steps)
@@ -110,15 +110,17 @@ def foreseen(history: Sequence[Window], now: Load, horizon_s: float, work: Calla
 def binned(loads: Sequence[Weighted], work: Callable[[Load], float]) -> tuple[Weighted, ...]:
     """A few loads in the place of many: means of those between two of EDGES, in the order of their work."""
     ranked = sorted((one for one in loads if one[0] > 0 and one[1].arrival_rate > 0), key=lambda one: work(one[1]))
-    total, edges, bins = sum(weight for weight, _ in ranked), iter(EDGES), []
+    total, edges = sum(weight for weight, _ in ranked), iter(EDGES)
+    bins: list[list[Weighted]] = []
     edge = next(edges)
     for one, below in zip(ranked, accumulate(weight for weight, _ in ranked), strict=True):
-        if not bins or below - one[0] / 2 > edge * total:
-            bins.append([one])
-            while below - one[0] / 2 > edge * total and edge < 1:
-                edge = next(edges)
-        else:
+        middle = below - one[0] / 2
+        if bins and middle <= edge * total:
             bins[-1].append(one)
+            continue
+        bins.append([one])
+        while middle > edge * total and edge < 1:
+            edge = next(edges)
     means = [(sum(w for w, _ in part) / total, mean_of(part)) for part in bins]
     usual = sum(share * work(load) for share, load in means)
     return tuple((share, replace(load, usual=min(usual / work(load), 1.0))) for share, load in means)

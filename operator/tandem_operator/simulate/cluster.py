@@ -11,6 +11,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.plan.facts import Role
+from tandem_operator.simulate.counters import Bunches
 from tandem_operator.simulate.ledger import Ledger
 from tandem_operator.simulate.link import Network
 from tandem_operator.simulate.quantile import percentile
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tandem_operator.plan.facts import Slo
-    from tandem_operator.simulate.counters import Bunches
     from tandem_operator.simulate.link import Flow
     from tandem_operator.simulate.request import Finished, Request
     from tandem_operator.simulate.router import Router
@@ -53,11 +53,9 @@ class Cluster:
         self.gone: list[SimWorker] = []
         self.ledger = Ledger(slo)
         self.arrived = self.lost = self.preempted = 0
-        self.bunches: Bunches | None = None  # who observes the cluster may want it counted
-        self._router = router or LeastBacklog()
-        self._short = short_tokens
-        self._arrivals = arrivals
-        self._next = next(arrivals, None)
+        self.bunches = Bunches()
+        self._router, self._short = router or LeastBacklog(), short_tokens
+        self._arrivals, self._next = arrivals, next(arrivals, None)
         self._events: list[Event] = []
         self._order = 0
         self._unplaced: list[Request] = []
@@ -118,8 +116,7 @@ class Cluster:
             raise ValueError(f"request {self.arrived + 1} arrives at {request.arrived} s, before its predecessor: sort")
         self.now = request.arrived
         self.arrived += 1
-        if self.bunches is not None:
-            self.bunches.add(self.now)
+        self.bunches.add(self.now)
         self._next = next(self._arrivals, None)
         self._place(request)
 

@@ -29,9 +29,9 @@ class Bunches:
 
     __slots__ = ("_bin", "_count", "bin_s", "squares")
 
-    def __init__(self, bin_s: float) -> None:
-        """Nothing has arrived."""
-        self.bin_s, self.squares = bin_s, 0
+    def __init__(self) -> None:
+        """Nothing has arrived; who observes says how long a bin is."""
+        self.bin_s, self.squares = 1.0, 0
         self._bin = self._count = 0
 
     def add(self, at: float) -> None:

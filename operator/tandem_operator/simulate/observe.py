@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Role, RoleUse, Slo, Window
-from tandem_operator.simulate.counters import Bunches, Counters
+from tandem_operator.simulate.counters import Counters
 from tandem_operator.simulate.quantile import percentile
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Prometheus:
             for role, total in totals.items():
                 total.add(worker.counters[role])
         book = cluster.ledger
-        if cluster.bunches is None:
-            cluster.bunches = Bunches(min(self.slo.ttft_ms / 1000, self.seconds / LEAST_BINS))
+        if not self.scrapes:
+            cluster.bunches.bin_s = min(self.slo.ttft_ms / 1000, self.seconds / LEAST_BINS)
         counts = cluster.arrived, book.first_folded + len(book.first_ttft), len(book), cluster.bunches.squares
         sums = book.prompt_sum, book.prompt_squares, book.output_sum
         self.scrapes.append(Scrape(cluster.now, *counts, *sums, totals))
@@ -79,7 +79,7 @@ class Prometheus:
             decode=use_of(Role.DECODE, old, new, span, cluster),
             prefill_workers=len(cluster.serving(Role.PREFILL)),
             decode_workers=len(cluster.serving(Role.DECODE)),
-            arrival_cv2=dispersion(old, new, cluster.bunches.bin_s) if cluster.bunches else None,
+            arrival_cv2=dispersion(old, new, cluster.bunches.bin_s),
             prompt_cv2=variation(old, new),
         )
 

@@ -1,6 +1,7 @@
 """Loads that may come: what windows brought and forecasts say, weighted by requests, in a few bins, without luck."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -38,7 +39,8 @@ def test_bins_keep_the_requests_and_their_work(found):
     assert sum(share for share, _ in few) == pytest.approx(1)
     mean = sum(rate * prompt_work(load) for rate, load in loads) / sum(found)
     assert sum(share * prompt_work(load) for share, load in few) == pytest.approx(mean)
-    assert [prompt_work(load) for _, load in few] == sorted(prompt_work(load) for _, load in few)
+    works = [prompt_work(load) for _, load in few]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(works))
     assert all(0 < load.usual <= 1 for _, load in few)
 
 
@@ -116,4 +118,4 @@ def test_the_mean_over_loads_lies_between_them_and_more_workers_are_no_worse(fou
     assert min(kinds) - 1e-9 <= desk.prefill(crew).kind <= max(kinds) + 1e-9
     more = (workers + 1, *crew[1:])
     assert desk.prefill(more).kind >= desk.prefill(crew).kind - 1e-9
-    assert output_work(demand.decode[-1][1]) >= output_work(demand.decode[0][1])
+    assert output_work(demand.decode[-1][1]) >= output_work(demand.decode[0][1]) * (1 - 1e-9)
