@@ -67,15 +67,7 @@ class NotYet:
 REMOVE = "remove it"
 
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
-    NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
-    NotYet("spec.model.authSecretRef", REMOVE),
-    NotYet("spec.model.cache", REMOVE),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
-    NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
-    NotYet("spec.transfer.rdma.devices", REMOVE),
-    NotYet("spec.transfer.rdma.gidIndex", REMOVE),
-    NotYet("spec.transfer.rdma.networks", REMOVE),
     NotYet("spec.priority", "use 0", only=(0,)),
 )
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from tandem_operator.api.base import DNS_LABEL, LabelValue, Part, Rule, whole
+from tandem_operator.api.base import DNS_LABEL, LabelValue, ObjectName, Part, Rule, whole
 from tandem_operator.api.constants import MAX_POOL_NAME, RESERVED_POOL_NAMES
 from tandem_operator.api.spec_template import PodTemplate
 
@@ -40,6 +40,9 @@ class Hardware(Part):
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=8)] = Field(default_factory=dict)
     """Labels of the nodes that have it, instead of those by which the catalogue finds them (nvidia.com/gpu.product and
     what each cloud says). Example: {example.com/accelerator: h100}. Default: any of the catalogue's forms."""
+    device_class: ObjectName | None = None
+    """With transfer.rdma.mode DRA: DeviceClass of the accelerators. Example: gpu.nvidia.com. Default: by the extended
+    resource's vendor, gpu.nvidia.com or gpu.amd.com."""
     capacity_type: Literal["Any", "OnDemand", "Spot"] = "Any"
     """Whether the nodes may be ones that a cloud takes away at short notice. OnDemand: never; Spot: only, and their
     taints are tolerated; as Karpenter, EKS, GKE and AKS label them. Default: Any, and no taint is tolerated."""

@@ -63,6 +63,17 @@ def lacks_config(pods: Iterable[Object]) -> bool:
     )
 
 
+def last_words(pods: Iterable[Object]) -> str:
+    """What the container of the pod that ended last said; '' where none did."""
+    ended = [
+        state["terminated"]
+        for pod in pods
+        for container in pod.get("status", {}).get("containerStatuses") or []
+        if (state := container.get("state") or {}).get("terminated")
+    ]
+    return quoted(max(ended, key=lambda end: end.get("finishedAt", "")).get("message", "")) if ended else ""
+
+
 def condition_of(item: Object, kind: str) -> Object:
     """A condition of an object; empty where it has none of that type."""
     conditions = item.get("status", {}).get("conditions") or []

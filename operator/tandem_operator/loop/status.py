@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.conditions import CONDITIONS, READY, STALLED
+from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT
 from tandem_operator.api.status import (
     AlternativeStatus,
     ChangeStatus,
@@ -19,9 +20,12 @@ from tandem_operator.api.status import (
     TargetStatus,
     TransferStatus,
 )
+from tandem_operator.loop.faults import is_ready
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
+from tandem_operator.loop.observe import label_of
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 from tandem_operator.templates import children
+from tandem_operator.templates.model import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,15 +59,22 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
     return Status(
         observed_generation=generation,
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
-        model_revision=seen.resource.spec.model.revision,
+        model_revision=revision_that_runs(seen),
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),
         observed=observed_status(newest) if rewrite and newest else old.observed,
-        transfer=TransferStatus(backend=seen.look.backend) if seen.look.backend else old.transfer,
+        transfer=transfer_status(old.transfer, seen, rewrite=rewrite),
         decision=decision,
         conditions=conditions_of(old, verdicts, generation, now, live=rewrite),
     )
+
+
+def revision_that_runs(seen: Seen) -> str | None:
+    """The model's revision of the ready workers; both, by comma, while a rollout replaces one by the other."""
+    ready = [pod for pod in seen.pods if label_of(pod, LABEL_COMPONENT) == COMPONENT_WORKER and is_ready(pod)]
+    found = {(pod["metadata"].get("annotations") or {}).get(REVISION, "") for pod in ready}
+    return ",".join(sorted(found - {""}))[:128] or None
 
 
 def refused_status(old: Status, generation: int, reason: str, message: str, now: datetime) -> Status:
@@ -194,6 +205,14 @@ def pool_status(seen: Seen, plan: Plan, name: str) -> PoolStatus:
     ready = next(pool.ready for pool in seen.facts.pools if pool.name == name)
     desired = 0 if seen.resource.spec.suspend else plan.target.pools.get(name, 0)
     return PoolStatus(desired=desired, ready=ready)
+
+
+def transfer_status(old: TransferStatus | None, seen: Seen, *, rewrite: bool) -> TransferStatus | None:
+    """How the KV cache travels; the bandwidth is a live number, and written as those are."""
+    look, known = seen.look, old.bandwidth if old else None
+    measured = f"{look.bandwidth / 1e9:.2g} GB/s" if look.bandwidth else None
+    bandwidth = measured or known if rewrite or known is None else known
+    return TransferStatus(backend=look.backend, bandwidth=bandwidth) if look.backend else old
 
 
 def observed_status(window: Window) -> ObservedStatus:

@@ -24,6 +24,7 @@ from tandem_operator.loop.world import World
 KIND = "DisaggregatedInference"
 REF = Ref("serving", "chat")
 CREATED = "2026-01-01T00:00:00Z"
+READY = "2026-01-01T00:03:20Z"
 
 
 class CrashedError(Exception):
@@ -180,9 +181,15 @@ class Api:
                         },
                     },
                 )
+        for job in self.of("Job"):
+            if ready and "status" not in job:
+                self.store("Job", job | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}})
         for pod in self.of("Pod"):
             if ready and "status" not in pod:
-                pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+                pod["status"] = {
+                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": READY}],
+                    "phase": "Running",
+                }
                 self.store("Pod", pod)
             if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]

@@ -25,7 +25,8 @@ SPREAD = {"tensor": 4, "pipeline": 2, "data": 2, "expert": 8}
 def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
     """The container of a pool's worker under an engine."""
     spec = copy.deepcopy(BODY["spec"])
-    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": {"devices": list(devices)}}}
+    rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
+    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
     spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
     if mode == "Colocated":
