@@ -231,9 +231,9 @@ class Steps:
         kind = self.batch(crew)
         if not isinstance(kind, Batch):
             return Score(kind, 0.0, 0.0)
-        costs = zip(self._kind, self._models, strict=True)
-        slow = [slower(cost, m, prior, kind.others, self._load) for cost, (m, prior) in costs]
-        stern = batch_of(members(crew, slow), self._load)
+        costs = zip(crew, self._kind, self._models, strict=True)
+        slow = [(n, slower(cost, m, prior, kind.others, self._load)) for n, cost, (m, prior) in costs if n]
+        stern = batch_of(slow, self._load)
         return Score(kind.utilisation, steps_within(kind, seconds), steps_within(stern, seconds))
 
 

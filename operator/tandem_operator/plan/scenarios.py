@@ -8,7 +8,6 @@ each with an error that it has made before.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 Weighted = tuple[float, Load]  # share of the requests, or requests; what comes with them
 # Shares of the work, lightest first, that are weighed as one load each: fine where it is heavy.
 EDGES = (0.5, 0.8, 0.92, 0.98, 1.0)
+ALIKE = 1.02  # work that differs by less is the same
 
 
 class Demand(NamedTuple):
@@ -60,7 +60,7 @@ def seen(windows: Sequence[Window], now: Load) -> Demand:
     prompts, answers = (
         [found for window in windows if (found := load_in(window, now, work))] for work in (prompt_work, output_work)
     )
-    return demand_of(without_luck(prompts, prompt_work), without_luck(answers, output_work), now)
+    return demand_of(binned(prompts, prompt_work), binned(answers, output_work), now)
 
 
 def load_in(window: Window, now: Load, work: Callable[[Load], float]) -> Weighted | None:
@@ -81,7 +81,17 @@ def busy_share(window: Window) -> float:
     return 1.0 if busy is None or not workers else min(busy / workers, 1.0)
 
 
-def foreseen(history: Sequence[Window], now: Load, horizon_s: float, work: Callable[[Load], float]) -> list[Weighted]:
+def foreseen(history: Sequence[Window], now: Load, horizon_s: float) -> Demand:
+    """What may come by then, for each role; both what came and what was said of it vary by chance."""
+    prompts, answers = (
+        binned(errors_upon(history, now, horizon_s, work), work, 2.0) for work in (prompt_work, output_work)
+    )
+    return demand_of(prompts, answers, now)
+
+
+def errors_upon(
+    history: Sequence[Window], now: Load, horizon_s: float, work: Callable[[Load], float]
+) -> list[Weighted]:
     """The loads that may come: the forecast of a role's work, with each error that its method has made before.
 
     Each has the lengths of the window in which the error was made. Error upon peak is not provided for: no more work
@@ -104,43 +114,54 @@ def foreseen(history: Sequence[Window], now: Load, horizon_s: float, work: Calla
             comes = min(max(best.value + came - said, 0.0), most)
             rate = one[1].arrival_rate * comes / work(one[1])
             found.append((rate, replace(one[1], arrival_rate=rate)))
-    return without_luck(found, work, 2.0)  # what came varies by chance, and so does what was said
+    return found
 
 
-def binned(loads: Sequence[Weighted], work: Callable[[Load], float]) -> tuple[Weighted, ...]:
-    """A few loads in the place of many: means of those between two of EDGES, in the order of their work."""
+def binned(loads: Sequence[Weighted], work: Callable[[Load], float], times: float = 1.0) -> tuple[Weighted, ...]:
+    """A few loads in the place of many: means of those between two of EDGES, in the order of their work.
+
+    They are drawn together by what is chance (`times`: of so many independent figures), and those that then hardly
+    differ are one.
+    """
     ranked = sorted((one for one in loads if one[0] > 0 and one[1].arrival_rate > 0), key=lambda one: work(one[1]))
-    total, edges = sum(weight for weight, _ in ranked), iter(EDGES)
+    if not ranked:
+        return ()
+    total = sum(weight for weight, _ in ranked)
+    mean = sum(weight * work(load) for weight, load in ranked) / total
+    kept = without_luck(ranked, work, mean, times)
     bins: list[list[Weighted]] = []
+    edges, below, first = iter(EDGES), 0.0, 0.0
     edge = next(edges)
-    for one, below in zip(ranked, accumulate(weight for weight, _ in ranked), strict=True):
-        middle = below - one[0] / 2
-        if bins and middle <= edge * total:
-            bins[-1].append(one)
-            continue
-        bins.append([one])
+    for one in ranked:
+        middle, below = below + one[0] / 2, below + one[0]
+        is_next, now = middle > edge * total, mean + kept * (work(one[1]) - mean)
         while middle > edge * total and edge < 1:
             edge = next(edges)
-    means = [(sum(w for w, _ in part) / total, mean_of(part)) for part in bins]
-    usual = sum(share * work(load) for share, load in means)
-    return tuple((share, replace(load, usual=min(usual / work(load), 1.0))) for share, load in means)
+        if not bins or (is_next and now > ALIKE * first):
+            bins.append([])
+            first = now
+        bins[-1].append(one)
+    return tuple(drawn(part, work, mean, kept, total) for part in bins)
 
 
-def without_luck(loads: Sequence[Weighted], work: Callable[[Load], float], times: float = 1.0) -> list[Weighted]:
-    """The loads drawn together by as much as they differ by chance alone, which the queues' formulas count already.
+def drawn(part: Sequence[Weighted], work: Callable[[Load], float], mean: float, kept: float, total: float) -> Weighted:
+    """The mean of a part of the loads, drawn towards the mean of all, with its share of them."""
+    load = mean_of(part)
+    comes = mean + kept * (work(load) - mean)
+    rate = load.arrival_rate * comes / work(load)
+    return sum(weight for weight, _ in part) / total, replace(load, arrival_rate=rate, usual=min(mean / comes, 1.0))
+
+
+def without_luck(loads: Sequence[Weighted], work: Callable[[Load], float], mean: float, times: float) -> float:
+    """The share of the loads' deviations from their mean that is not chance, which the queues' formulas count already.
 
     The work of n requests varies by (Ca² + Cs²)/n of its square. What the windows vary by beyond that is the load's
-    own; deviations from the mean are scaled so that this is what they keep (Louis 1984).
+    own; deviations are scaled so that this is what they keep (Louis 1984).
     """
     total = sum(weight for weight, _ in loads)
-    if total <= 0:
-        return list(loads)
-    mean = sum(weight * work(load) for weight, load in loads) / total
     varies = sum(weight * (work(load) - mean) ** 2 for weight, load in loads) / total
     chance = times * sum(weight * chance_of(load, work(load)) for weight, load in loads) / total
-    kept = sqrt(max(1 - chance / varies, 0.0)) if varies > 0 else 0.0
-    drawn = ((weight, load, mean + kept * (work(load) - mean)) for weight, load in loads if work(load) > 0)
-    return [(w, replace(x, arrival_rate=x.arrival_rate * wanted / work(x))) for w, x, wanted in drawn]
+    return sqrt(max(1 - chance / varies, 0.0)) if varies > 0 else 0.0
 
 
 def chance_of(load: Load, work: float) -> float:
@@ -172,9 +193,6 @@ def mean_of(loads: Sequence[Weighted]) -> Load:
     )
 
 
-def demand_of(prompts: Sequence[Weighted], answers: Sequence[Weighted], now: Load) -> Demand:
-    """Both roles' loads, a few of each; the load of now where nothing else is known."""
-    return Demand(
-        binned(prompts, prompt_work) or ((1.0, now),),
-        binned(answers, output_work) or ((1.0, evened(now)),),
-    )
+def demand_of(prompts: tuple[Weighted, ...], answers: tuple[Weighted, ...], now: Load) -> Demand:
+    """Both roles' loads; the load of now where nothing else is known."""
+    return Demand(prompts or ((1.0, now),), answers or ((1.0, evened(now)),))

@@ -16,7 +16,7 @@ from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.outlook import LEAST_WINDOWS, outlook
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of, weighed
-from tandem_operator.plan.scenarios import certain, demand_of, foreseen, output_work, prompt_work
+from tandem_operator.plan.scenarios import certain, foreseen
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Study:
         history, start_s = self.seen.history, self.seen.start_s
         if start_s is None or len(history) < LEAST_WINDOWS:
             return certain(self.load)
-        prompts, answers = (foreseen(history, self.load, start_s, work) for work in (prompt_work, output_work))
-        return demand_of(prompts, answers, self.load)
+        return foreseen(history, self.load, start_s)
 
     @cached_property
     def search(self) -> Search:
