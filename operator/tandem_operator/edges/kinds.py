@@ -44,6 +44,7 @@ KINDS: dict[str, Kind] = {
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "prometheusrules"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
     "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
+    "DaemonSet": Kind("apps", "v1", "daemonsets"),
     "Event": Kind("events.k8s.io", "v1", "events"),
 }
 

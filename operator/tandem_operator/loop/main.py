@@ -21,6 +21,7 @@ from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
 from tandem_operator.loop.handlers import registry_for, settings_for
 from tandem_operator.loop.leader import Leader, LostLeadershipError
 from tandem_operator.loop.metrics import Metrics
+from tandem_operator.loop.nodes import prepare_nodes
 from tandem_operator.loop.observe import parse
 from tandem_operator.loop.queue import Queue, work
 from tandem_operator.loop.reconcile import reconcile
@@ -90,6 +91,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
     )
     led: list[Coroutine[Any, Any, None]] = [
         watch_budget(world),
+        prepare_nodes(world),
         watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
         *(
             work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)
