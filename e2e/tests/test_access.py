@@ -16,8 +16,9 @@ from e2e.tables.rights import ROLE, rights_of
 
 OPERATOR = "--as=system:serviceaccount:tandem-system:tandem-operator"
 CRD = REPO / "crds/tandem.dev_disaggregatedinferences.yaml"
-# What every account may: look at the API's own pages and at itself.
+# What every account may: look at the API's own pages, at itself, and at whom to trust.
 EVERYBODY = (
+    "clustertrustbundles",
     "selfsubject",
     "/api",
     "/healthz",
