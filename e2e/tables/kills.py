@@ -67,7 +67,7 @@ HUB = {
 DRA = {"rdma": {"mode": "DRA", "deviceClass": "dranet"}}
 
 
-VLLM = {"engine": {"name": "vllm", "image": "example.com/vllm:1"}, "transfer": {"backend": "nixl"}}
+VLLM: dict[str, object] = {"engine": {"name": "vllm", "image": "example.com/vllm:1"}, "transfer": {"backend": "nixl"}}
 
 
 def parallel(tensor: int, pipeline: int) -> Callable[[Case], None]:
