@@ -22,7 +22,9 @@ from tandem_router.app import Face
 from tandem_router.attempts import Attempts, Bell, new_session
 from tandem_router.discovery import Discovery, Selection
 from tandem_router.engines.tandem import TandemEngine
+from tandem_router.followers import Followers
 from tandem_router.ledger import Ledger
+from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
 from tandem_router.workers import Registry
@@ -95,12 +97,15 @@ async def serve(
 
     def changed() -> None:
         ledger.metrics.workers(registry.serving())
+        followers.sync(registry.workers)
         bell.ring()
 
-    registry.on_change = changed
     async with new_session() as workers, aiohttp.ClientSession() as api:
-        engine = TandemEngine()
-        proxy = Proxy(Attempts(registry, bell, workers, engine, ledger.metrics), engine, ledger, settings.patience)
+        engine, overlap = TandemEngine(), Overlap()
+        followers = Followers(workers, overlap)
+        registry.on_change = changed
+        attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)
+        proxy = Proxy(attempts, engine, ledger, settings.patience)
         watch = asyncio.create_task(Discovery(api, access, settings.selection, registry).run(), name="discovery")
         watch.add_done_callback(lambda _done: stop.set())  # it never ends by itself but by a fault: do not serve blind
         runner = await start(Face(registry, workers, ledger, proxy).app(), settings.host, settings.port)
@@ -109,6 +114,7 @@ async def serve(
         await stop.wait()
         await drain(proxy, ledger, lame_duck_s)
         await runner.cleanup()
+        await followers.close()
         await _end(watch)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tandem_worker.engine.checks import check_request
+from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
@@ -61,8 +62,11 @@ class Engine:
         self._settings = settings
         self._grammars = grammars
         self._store = KvStore(model.info, settings, model.decoder.dtype)
-        self._pool = PagePool(self._store.pages, settings.page_tokens, cache=settings.prefix_cache)
-        self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch))
+        self.events = KvEvents(settings.page_tokens)
+        self._pool = PagePool(
+            self._store.pages, settings.page_tokens, cache=settings.prefix_cache, on_removed=self.events.removed
+        )
+        self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch), self.events)
         self._reservations = Reservations(self._pool, self._store)
         self._runner = Runner(model, self._store, settings)
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
@@ -247,6 +251,7 @@ class Engine:
                 decode_busy_s=work.decode_busy_s,
                 decode_tokens=work.decode_tokens,
                 preemptions=queues.preemptions,
+                kv_events=self.events.count,
             )
 
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tandem_worker.engine.events import Origin
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import Shortage
 from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
@@ -11,6 +12,7 @@ from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPla
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tandem_worker.engine.events import KvEvents
     from tandem_worker.engine.pages import PagePool
     from tandem_worker.engine.sequence import SequenceState
 
@@ -25,7 +27,7 @@ def by_priority(sequences: Iterable[SequenceState]) -> list[SequenceState]:
 class Queues:
     """All sequences of an engine, and the pages that they hold. Not thread-safe: the engine holds its lock."""
 
-    def __init__(self, pool: PagePool, bounds: Bounds) -> None:
+    def __init__(self, pool: PagePool, bounds: Bounds, events: KvEvents) -> None:
         self.prefill: dict[str, SequenceState] = {}  # in the order of service among equals
         self.joining: dict[str, SequenceState] = {}  # their prompt is computed; no seat yet
         self.decoding: dict[str, SequenceState] = {}
@@ -34,6 +36,7 @@ class Queues:
         self.preemptions = 0
         self._pool = pool
         self._bounds = bounds
+        self._events = events
 
     def __contains__(self, key: str) -> bool:
         return self.find(key) is not None
@@ -69,7 +72,10 @@ class Queues:
 
     def remember(self, sequence: SequenceState) -> None:
         """Make its full pages findable."""
-        self._pool.remember(sequence.chain[: sequence.computed // self._pool.page_tokens], sequence.pages)
+        chain = sequence.chain[: sequence.computed // self._pool.page_tokens]
+        fresh = self._pool.remember(chain, sequence.pages)
+        origin = Origin(sequence.sampling.blocks, sequence.sampling.prompt_bytes)
+        self._events.stored(chain, fresh, origin, sequence.prompt_tokens)
 
     def drop(self, sequence: SequenceState) -> None:
         """It has ended: its pages go back, and stay findable."""
@@ -146,6 +152,6 @@ class Queues:
     def _give_back(self, one: SequenceState) -> None:
         if one.computed:
             one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
-            self._pool.remember(one.chain, one.pages)
+            self.remember(one)
         self._pool.release(one.pages)
         one.pages = []

@@ -43,6 +43,7 @@ class Sampling:
     top_k 0 and min_p 0 leave nothing out. Presence and frequency penalties look at the outputs, the repetition
     penalty at the prompt too (1: none). logit_bias: (id, added to its logit). Neither EOS nor stop ids come before
     `min_tokens`. `grammar`: what the output must be, see grammar.py; "": anything. `priority`: small is urgent.
+    `blocks`, `prompt_bytes`: an Origin (events.py), for the KV events of whoever computes it.
     """
 
     max_tokens: int
@@ -61,6 +62,8 @@ class Sampling:
     min_tokens: int = 0
     grammar: str = ""
     priority: int = 0
+    blocks: bytes = b""
+    prompt_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A look at the engine. The last eight are counters since its start; seconds are of `time.perf_counter`."""
+    """A look at the engine. The last nine are counters since its start; seconds are of `time.perf_counter`."""
 
     running: int
     waiting: int
@@ -144,6 +147,7 @@ class EngineStats:
     decode_busy_s: float
     decode_tokens: int
     preemptions: int
+    kv_events: int
 
 
 class PrefillSink(Protocol):

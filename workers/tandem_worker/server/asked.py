@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from tandem_worker.engine.events import Origin, origin_of
 from tandem_worker.engine.request import EngineError, Sampling
 from tandem_worker.server.bodies import ChatBody, CompletionBody
 from tandem_worker.server.errors import ApiError, bad_request, no_model, refusal
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from tandem_worker.engine import Engine, Tokenizer
     from tandem_worker.server.service import Service
 
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 LONG_TEXT: Final = 8192  # characters; longer texts are tokenised beside the event loop, shorter ones sooner in it
 
 
@@ -45,8 +49,8 @@ def reseeded(sampling: Sampling, which: int) -> Sampling:
     return replace(sampling, seed=(sampling.seed + which) % 2**63)
 
 
-async def understand(service: Service, body: ChatBody | CompletionBody) -> Wanted:
-    """The body in tokens. Raises ApiError."""
+async def understand(service: Service, body: ChatBody | CompletionBody, origin: Origin) -> Wanted:
+    """The body in tokens; `origin`: of its one prompt. Raises ApiError."""
     loaded = service.loaded
     if body.model != service.served_name:
         raise no_model(body.model, service.served_name)
@@ -59,7 +63,19 @@ async def understand(service: Service, body: ChatBody | CompletionBody) -> Wante
         if room < 1 or (wanted or 1) > room:
             raise too_long(loaded.max_context, len(prompt), wanted)
         samplings.append(make_sampling(body, wanted or room, logprobs, grammar))
+    if len(samplings) == 1:
+        samplings = [replace(samplings[0], blocks=origin.blocks, prompt_bytes=origin.size)]
     return Wanted(prompts, body.n or 1, samplings)
+
+
+def prompt_origin(raw: bytes) -> Origin:
+    """The blocks of a body's prompt as its client wrote it: JSON's own bytes, so that no router must tokenise."""
+    try:
+        fields = _FIELDS.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # pydantic takes more (NaN in unknown fields)
+        return Origin()
+    content = fields.get("messages", fields.get("prompt"))
+    return Origin() if content is None else origin_of(bytes(content), bytes(fields.get("tools", b"")))
 
 
 async def tokenise(tokenizer: Tokenizer, body: ChatBody | CompletionBody) -> list[list[int]]:

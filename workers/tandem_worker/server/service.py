@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem_worker.server.errors import ApiError, bad_pair, bad_request, not_ready, too_busy
 from tandem_worker.server.job import Job
+from tandem_worker.server.stream import Readers
 from tandem_worker.transfer.peers import PeerError, parse_address
 from tandem_worker.transfer.ticket import State
 
@@ -60,12 +61,14 @@ class Service:
         self.started = int(time.time())  # Unix seconds, for /v1/models
         self.phase = Phase.LOADING
         self.active = 0  # requests whose response is not finished
+        self.readers = Readers()
         self._loaded: Loaded | None = None
         self._numbers = count(1)
 
     def become_ready(self, loaded: Loaded) -> None:
         """The model is there."""
         self._loaded = loaded
+        loaded.engine.events.on_news = partial(loaded.post, self.readers.wake)
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
 

@@ -115,6 +115,8 @@ class SamplingFields(msgspec.Struct, frozen=True):
     min_tokens: Count = 0
     grammar: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR)] = ""
     priority: int = 0
+    blocks: Annotated[bytes, msgspec.Meta(max_length=8 * 1024)] = b""  # events.py: MAX_BLOCKS hashes
+    prompt_bytes: Count = 0
 
 
 class Prefill(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from tandem_router.attempts import Attempts, Bell, new_session
 from tandem_router.engines.tandem import TandemEngine
 from tandem_router.ledger import Ledger
 from tandem_router.main import start
+from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
 from tandem_router.worker import Role, Worker
@@ -151,7 +152,8 @@ class World:
         self.upstream = new_session()
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S))
         engine = TandemEngine()
-        attempts = Attempts(self.registry, self.bell, self.upstream, engine, self.ledger.metrics)
+        self.overlap = Overlap()
+        attempts = Attempts(self.registry, self.bell, self.upstream, engine, self.ledger.metrics, self.overlap)
         self.proxy = Proxy(attempts, engine, self.ledger, patience or self.patience)
         self.runner = await start(Face(self.registry, self.upstream, self.ledger, self.proxy).app(), "127.0.0.1", 0)
         self.url = "http://{}:{}".format(*self.runner.addresses[0][:2])
