@@ -59,6 +59,7 @@ def load(settings: Settings) -> LoadedParts:
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
         threads=settings.threads,
+        speculate=settings.speculate,
     )
     model = load_model(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
@@ -67,7 +68,8 @@ def load(settings: Settings) -> LoadedParts:
         model = replace(model, info=replace(model.info, eos_ids=tokenizer.eos_ids))
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
     grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
-    return LoadedParts(Engine(model, sizes, grammars), tokenizer)
+    draft = None if settings.draft_model is None else load_model(settings.draft_model, sizes)
+    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer)
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:

@@ -53,8 +53,14 @@ STOP_WAIT_S = 30.0
 class Engine:
     """Serves one model: whole jobs, prefill halves and decode halves, in one continuous batch."""
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings, grammars: Grammars | None = None) -> None:
-        """`grammars`: None refuses guided output.
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: EngineSettings,
+        grammars: Grammars | None = None,
+        draft: LoadedModel | None = None,
+    ) -> None:
+        """`grammars`: None refuses guided output; `draft`: guesses `speculate` tokens, else the prompt does.
 
         Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens.
         """
@@ -66,9 +72,10 @@ class Engine:
         self._pool = PagePool(
             self._store.pages, settings.page_tokens, cache=settings.prefix_cache, on_removed=self.events.removed
         )
-        self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch), self.events)
+        bounds = Bounds(settings.chunk_tokens, settings.max_batch, settings.speculate)
+        self._queues = Queues(self._pool, bounds, self.events)
         self._reservations = Reservations(self._pool, self._store)
-        self._runner = Runner(model, self._store, settings)
+        self._runner = Runner(model, self._store, settings, draft)
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._cancelled: set[SequenceState] = set()
         self._age = 0
@@ -252,6 +259,8 @@ class Engine:
                 decode_tokens=work.decode_tokens,
                 preemptions=queues.preemptions,
                 kv_events=self.events.count,
+                guesses=self._runner.tally.proposed,
+                guesses_kept=self._runner.tally.kept,
             )
 
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:

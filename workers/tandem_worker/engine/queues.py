@@ -61,6 +61,7 @@ class Queues:
                 self._preempt(key)
         for key in plan.decode:
             self._grow(self.decoding[key])
+            self._grow_ahead(self.decoding[key])
         prefill = tuple(piece for piece in plan.prefill if self._start(self.prefill[piece[0]]))
         fitted = tuple((key, min(count, self.prefill[key].left)) for key, count in prefill)
         return StepPlan(decode=plan.decode, prefill=fitted, ask=plan.ask)
@@ -136,6 +137,13 @@ class Queues:
             page = self._pool.grow()
             if page is None:
                 raise AssertionError("the plan promised a page to every decode that needs one")
+            one.pages.append(page)
+
+    def _grow_ahead(self, one: SequenceState) -> None:
+        """A page for guesses, where every decode's next page is there beside it."""
+        while len(one.pages) * self._pool.page_tokens < len(one.tokens) + self._bounds.ahead:
+            if self._pool.free_pages <= 2 * len(self.decoding) or (page := self._pool.grow()) is None:
+                return
             one.pages.append(page)
 
     def _preempt(self, key: str) -> None:

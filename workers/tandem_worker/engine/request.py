@@ -94,6 +94,7 @@ class EngineSettings:
     max_queue: int = 256
     threads: int | None = None
     prefix_cache: bool = True
+    speculate: int = 0  # tokens to guess ahead; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A look at the engine. The last nine are counters since its start; seconds are of `time.perf_counter`."""
+    """A look at the engine. The last eleven are counters since its start; seconds are of `time.perf_counter`."""
 
     running: int
     waiting: int
@@ -148,6 +149,8 @@ class EngineStats:
     decode_tokens: int
     preemptions: int
     kv_events: int
+    guesses: int
+    guesses_kept: int
 
 
 class PrefillSink(Protocol):

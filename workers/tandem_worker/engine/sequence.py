@@ -10,6 +10,7 @@ from tandem_worker.engine.grammar import Grammar, GrammarError
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
 from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
+from tandem_worker.engine.speculation import Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,9 @@ class SequenceState:
     sent: int = 0  # prefill half: pages below were sent or need not be
     preempted: bool = False
     grammar: Grammar | None = None
+    lookup: Lookup = field(default_factory=Lookup)
+    drafted: int = 0  # leading tokens whose KV the draft model has in `pages`
+    guess_at_most: int = 0  # next time; 0: as many as may be
 
     @property
     def outputs(self) -> int:
@@ -59,15 +63,15 @@ class SequenceState:
         """Does it hold pages?"""
         return bool(self.pages)
 
-    def draw(self, eos_ids: tuple[int, ...]) -> Draw:
-        """How to pick its next token."""
-        sampling = self.sampling
+    def draw(self, eos_ids: tuple[int, ...], guesses: Sequence[int] = ()) -> Draw:
+        """How to pick its next token, or the one behind some guesses, should they be right."""
+        sampling, index = self.sampling, self.outputs + len(guesses)
         forbidden: tuple[int, ...] = ()
-        if self.outputs < sampling.min_tokens:
+        if index < sampling.min_tokens:
             forbidden = sampling.stop_ids + (() if sampling.ignore_eos else eos_ids)
-        tokens = self.tokens if penalises(sampling) else ()
+        tokens = [*self.tokens, *guesses] if penalises(sampling) else ()
         allowed = None if self.grammar is None else self.grammar.allowed()
-        return Draw(sampling, self.seed, self.outputs, tokens, forbidden, allowed)
+        return Draw(sampling, self.seed, index, tokens, forbidden, allowed)
 
     def needs_page(self, page_tokens: int) -> bool:
         """Does its next decode step write behind its last page?"""
@@ -80,7 +84,7 @@ class SequenceState:
     def reset(self, page_tokens: int) -> None:
         """Its pages are gone: everything, outputs too, is to be computed again."""
         self.pages = []
-        self.computed = 0
+        self.computed = self.drafted = 0
         self.preempted = True
         self.chain = page_chain(self.tokens, page_tokens)
 
