@@ -167,7 +167,7 @@ class Attempts:
         answer = None
         try:
             streamed = response.status == 200 and response.content_type == "text/event-stream"
-            body = await (response.content.readany() if streamed else _whole(response))
+            body = await (response.content.readany() if streamed else whole(response))
             if streamed and not body:
                 raise BrokenStreamError("the worker ended the stream before its first byte")
             answer = Answer(response, share, body, streamed)
@@ -191,7 +191,8 @@ def new_session() -> aiohttp.ClientSession:
     )
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def whole(response: aiohttp.ClientResponse) -> bytes:
+    """All of an answer. Raises BrokenStreamError where it is too long."""
     parts, size = [], 0
     while data := await response.content.readany():
         size += len(data)

@@ -27,6 +27,7 @@ from tandem_router.ledger import Ledger
 from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
+from tandem_router.tracing import make_tracing
 from tandem_router.workers import Registry
 
 DRAIN_S = 25.0
@@ -105,7 +106,8 @@ async def serve(
         followers = Followers(workers, overlap)
         registry.on_change = changed
         attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)
-        proxy = Proxy(attempts, engine, ledger, settings.patience)
+        tracing = make_tracing(os.environ, "tandem-router", os.environ.get("POD_NAME", settings.host))
+        proxy = Proxy(attempts, engine, ledger, settings.patience, tracing)
         watch = asyncio.create_task(Discovery(api, access, settings.selection, registry).run(), name="discovery")
         watch.add_done_callback(lambda _done: stop.set())  # it never ends by itself but by a fault: do not serve blind
         runner = await start(Face(registry, workers, ledger, proxy).app(), settings.host, settings.port)
@@ -115,6 +117,7 @@ async def serve(
         await drain(proxy, ledger, lame_duck_s)
         await runner.cleanup()
         await followers.close()
+        await asyncio.to_thread(tracing.close)
         await _end(watch)
 
 

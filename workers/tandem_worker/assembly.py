@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
 from tandem_worker.server.bridge import Bridge
+from tandem_worker.server.defaults import Defaults, read_defaults
 from tandem_worker.server.service import Loaded, Service
 from tandem_worker.transfer.backends import make_backend
 from tandem_worker.transfer.frames import Frames
@@ -29,6 +30,7 @@ class LoadedParts:
 
     engine: Engine
     tokenizer: Tokenizer
+    defaults: Defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def load(settings: Settings) -> LoadedParts:
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
     grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
     draft = None if settings.draft_model is None else load_model(settings.draft_model, sizes)
-    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer)
+    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer, read_defaults(settings.model))
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -124,6 +126,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
             max_context=settings.max_context,
             page_tokens=settings.page_tokens,
             max_queue=settings.max_queue,
+            defaults=parts.defaults,
         )
     )
     return Assembled(engine, node, kv_port)

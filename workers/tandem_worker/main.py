@@ -21,6 +21,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+from tandem_worker.tracing import make_tracing
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -60,7 +61,8 @@ class Worker:
         self._settings = settings
         self._metrics = Metrics()
         first_token_s = settings.prefill_timeout_s + FIRST_TOKEN_SLACK_S
-        self._service = Service(settings.served_name, settings.worker, self._metrics, first_token_s)
+        self._tracing = make_tracing(from_process(), "tandem-worker", settings.worker)
+        self._service = Service(settings.served_name, settings.worker, self._metrics, first_token_s, self._tracing)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -77,6 +79,7 @@ class Worker:
             return give_up(f"cannot listen at {self._settings.host}: {error}")
         finally:
             await runner.cleanup()
+            await asyncio.to_thread(self._tracing.close)
 
     async def _serve(self) -> int:
         stopped = asyncio.create_task(self._stop.wait())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
 
     from tandem_worker.engine.grammar import Grammars
     from tandem_worker.engine.model import LoadedModel
+    from tandem_worker.engine.request import Story
     from tandem_worker.engine.scheduler import StepPlan
 
 LOG = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
 STOP_WAIT_S = 30.0
+LONGEST_RETRY_S = 60
 
 
 class Engine:
@@ -86,6 +89,10 @@ class Engine:
     def pages(self) -> int:
         """All KV pages of this engine, whoever holds them."""
         return self._store.pages
+
+    def trace(self, on_end: Callable[[Story], None]) -> None:
+        """Tell of traced requests when they end; the callee is quick, and does not raise."""
+        self._queues.on_end = on_end
 
     def start(self) -> None:
         """Begin to compute."""
@@ -263,6 +270,15 @@ class Engine:
                 guesses_kept=self._runner.tally.kept,
             )
 
+    def retry_after_s(self) -> int:
+        """When half of what waits will be computed, by the rate so far: 1 to 60 seconds."""
+        with self._lock:
+            work, left = self._runner.work, sum(one.left for one in self._queues.prefill.values())
+        # A full engine is never idle, so its decodes belong to the time that a prompt token takes.
+        busy_s = work.prefill_busy_s + work.decode_busy_s
+        half_s = left / 2 * busy_s / work.prefill_tokens if work.prefill_tokens else 0.0
+        return min(max(math.ceil(half_s), 1), LONGEST_RETRY_S)
+
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)
         sequence = fresh(key, prompt, sampling, self._settings.page_tokens)
@@ -276,7 +292,8 @@ class Engine:
             if sequence.id in self._queues:
                 raise InvalidRequestError(f"a request {sequence.id!r} is being served already; use another id")
             if self._queues.waiting >= self._settings.max_queue:
-                raise QueueFullError(f"{self._queues.waiting} requests wait already, the most that may; try later")
+                waiting = self._queues.waiting
+                raise QueueFullError(f"{waiting} requests wait already, the most that may", self.retry_after_s())
             self._age += 1
             sequence.age = self._age
             self._queues.prefill[sequence.id] = sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tandem_worker.engine.events import Origin
@@ -10,10 +11,11 @@ from tandem_worker.engine.request import Shortage
 from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tandem_worker.engine.events import KvEvents
     from tandem_worker.engine.pages import PagePool
+    from tandem_worker.engine.request import Story
     from tandem_worker.engine.sequence import SequenceState
 
 MAX_LOOK = 64  # entries of the prefill queue that a step looks at
@@ -31,6 +33,7 @@ class Queues:
         self.prefill: dict[str, SequenceState] = {}  # in the order of service among equals
         self.joining: dict[str, SequenceState] = {}  # their prompt is computed; no seat yet
         self.decoding: dict[str, SequenceState] = {}
+        self.on_end: Callable[[Story], None] = lambda _story: None  # of traced requests; quick, and must not raise
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.preemptions = 0
@@ -125,6 +128,7 @@ class Queues:
         claim = self._pool.reserve(len(one.tokens), one.usable_chain(self._pool.page_tokens))
         if isinstance(claim, Shortage):
             return False
+        one.started_ns = one.started_ns or time.time_ns()
         one.pages = list(claim.pages)
         one.computed = claim.shared * self._pool.page_tokens
         if not one.preempted:
@@ -156,6 +160,8 @@ class Queues:
     def _leave(self, one: SequenceState) -> None:
         for queue in (self.prefill, self.joining, self.decoding):
             queue.pop(one.id, None)
+        if one.sampling.trace:
+            self.on_end(one.story())
 
     def _give_back(self, one: SequenceState) -> None:
         if one.computed:

@@ -17,7 +17,11 @@ class EngineError(Exception):
 
 
 class QueueFullError(EngineError):
-    """`max_queue` requests wait already: try another worker, or later."""
+    """`max_queue` requests wait already: try another worker, or in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class PromptTooLongError(EngineError):
@@ -44,6 +48,7 @@ class Sampling:
     penalty at the prompt too (1: none). logit_bias: (id, added to its logit). Neither EOS nor stop ids come before
     `min_tokens`. `grammar`: what the output must be, see grammar.py; "": anything. `priority`: small is urgent.
     `blocks`, `prompt_bytes`: an Origin (events.py), for the KV events of whoever computes it.
+    `trace`: W3C's traceparent of the request, "" where nobody traces it.
     """
 
     max_tokens: int
@@ -64,6 +69,7 @@ class Sampling:
     priority: int = 0
     blocks: bytes = b""
     prompt_bytes: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,23 @@ class Token:
     logprob: float
     top: tuple[tuple[int, float], ...]
     finish: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What an engine did for a traced request: its prefill half, its decode half, or the whole job.
+
+    Times in nanoseconds of the wall clock, 0 where it did not come to that.
+    """
+
+    work: str
+    trace: str
+    prompt_tokens: int
+    outputs: int
+    arrived_ns: int
+    started_ns: int
+    first_ns: int
+    ended_ns: int
 
 
 @dataclass(frozen=True, slots=True)

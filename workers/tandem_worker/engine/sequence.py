@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandem_worker.engine.grammar import Grammar, GrammarError
 from tandem_worker.engine.pages import page_chain
-from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
+from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Story, Token
 from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
 from tandem_worker.engine.speculation import Lookup
 
@@ -43,10 +44,14 @@ class SequenceState:
     first_page: int = 0  # prefill half: pages below are not sent
     sent: int = 0  # prefill half: pages below were sent or need not be
     preempted: bool = False
+    handed_over: bool = False  # its prompt was computed elsewhere
     grammar: Grammar | None = None
     lookup: Lookup = field(default_factory=Lookup)
     drafted: int = 0  # leading tokens whose KV the draft model has in `pages`
     guess_at_most: int = 0  # next time; 0: as many as may be
+    arrived_ns: int = field(default_factory=time.time_ns)
+    started_ns: int = 0
+    first_ns: int = 0
 
     @property
     def outputs(self) -> int:
@@ -72,6 +77,20 @@ class SequenceState:
         tokens = [*self.tokens, *guesses] if penalises(sampling) else ()
         allowed = None if self.grammar is None else self.grammar.allowed()
         return Draw(sampling, self.seed, index, tokens, forbidden, allowed)
+
+    def story(self) -> Story:
+        """For its trace, now that it has ended."""
+        work = "prefill" if self.sink is not None else "decode" if self.handed_over else "job"
+        return Story(
+            work=work,
+            trace=self.sampling.trace,
+            prompt_tokens=self.prompt_tokens,
+            outputs=self.outputs,
+            arrived_ns=self.arrived_ns,
+            started_ns=self.started_ns,
+            first_ns=self.first_ns,
+            ended_ns=time.time_ns(),
+        )
 
     def needs_page(self, page_tokens: int) -> bool:
         """Does its next decode step write behind its last page?"""
@@ -115,6 +134,7 @@ def handed_over(key: str, age: int, held: Held, first: Token, on_token: Callable
         on_token=on_token,
         pages=list(held.claim.pages),
         computed=len(held.prompt),
+        handed_over=True,
     )
 
 
@@ -132,6 +152,7 @@ def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], ma
             sequence.grammar.accept(picked.id)
         except GrammarError as error:
             return Token(NO_TOKEN, 0.0, (), f"error: {error}")
+    sequence.first_ns = sequence.first_ns or time.time_ns()
     sequence.tokens.append(picked.id)
     return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
 

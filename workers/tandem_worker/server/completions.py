@@ -21,6 +21,7 @@ from tandem_worker.server.pace import Pace
 from tandem_worker.server.replies import Reply, error_event
 from tandem_worker.server.text import TextState
 from tandem_worker.server.write import write
+from tandem_worker.tracing import Span
 
 if TYPE_CHECKING:
     from tandem_worker.server.service import Service
@@ -105,15 +106,35 @@ class Exchange:
 
 
 async def answer(service: Service, request: web.Request, body: ChatBody | CompletionBody) -> web.StreamResponse:
-    """Serve one checked body. Raises ApiError before the first byte; later failures become an error event."""
+    """Serve one checked body, as a span of its trace. See `_answer`."""
+    span = service.tracing.begin("serve", request.headers.get("traceparent", ""))
+    problem = "the client left"
+    try:
+        response = await _answer(service, request, body, span)
+        problem = ""
+    except ApiError as error:
+        problem = error.problem.message if error.problem.status >= 500 else ""
+        raise
+    else:
+        return response
+    finally:
+        span.end(problem)
+
+
+async def _answer(
+    service: Service, request: web.Request, body: ChatBody | CompletionBody, span: Span
+) -> web.StreamResponse:
+    """Raises ApiError before the first byte; later failures become an error event."""
     arrived = Pace(service.metrics)
-    wanted = await understand(service, body, prompt_origin(await request.read()))
+    wanted = await understand(service, body, prompt_origin(await request.read()), span.traceparent)
     async with begun(service) as jobs:
         exchange = Exchange(service, request, wanted, jobs, make_reply(service, body, wanted))
         exchange.paces[0] = arrived
         for number in range(0, wanted.choices, wanted.per_prompt):
             await exchange.start(number)
         exchange.reply.name(jobs.first.id)
+        span.say("tandem.path", jobs.first.path)
+        span.say("tandem.prefill_worker", jobs.first.prefill_worker)
         try:
             pieces = await exchange.go_on(service.first_token_s)
             if body.stream:

@@ -55,6 +55,7 @@ class Failure:
 
     reason: str
     code: str = "error"
+    retry_after_s: int = 1  # with queue_full
 
 
 class Listener(Protocol):
@@ -208,7 +209,7 @@ class DecodeSide:
                 failure = Failure("the prefill worker dropped the request")
             case Failed():
                 pull = self._of_request(channel, message.request)
-                failure = Failure(message.reason, message.code)
+                failure = Failure(message.reason, message.code, message.retry_after_s)
         if pull is not None:
             self._apply(pull, HEARD[type(message)], failure)
 

@@ -21,6 +21,7 @@ from tandem_router.main import start
 from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
+from tandem_router.tracing import OFF, Tracing
 from tandem_router.worker import Role, Worker
 from tandem_router.workers import Registry
 
@@ -146,7 +147,7 @@ class World:
         self.registry = Registry(self.bell.ring)
         self.url = ""
 
-    async def start(self, patience: Patience | None = None) -> None:
+    async def start(self, patience: Patience | None = None, tracing: Tracing = OFF) -> None:
         loop = asyncio.get_running_loop()
         self.ledger = Ledger(Targets(0.5, 0.04), loop.time)
         self.upstream = new_session()
@@ -154,7 +155,7 @@ class World:
         engine = TandemEngine()
         self.overlap = Overlap()
         attempts = Attempts(self.registry, self.bell, self.upstream, engine, self.ledger.metrics, self.overlap)
-        self.proxy = Proxy(attempts, engine, self.ledger, patience or self.patience)
+        self.proxy = Proxy(attempts, engine, self.ledger, patience or self.patience, tracing)
         self.runner = await start(Face(self.registry, self.upstream, self.ledger, self.proxy).app(), "127.0.0.1", 0)
         self.url = "http://{}:{}".format(*self.runner.addresses[0][:2])
 
