@@ -1,10 +1,11 @@
-"""One cluster for all tests that need it, with Tandem installed as a user installs it."""
+"""Fixed seeds for all tests, and one cluster, with Tandem installed as a user installs it, for those that need it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
@@ -13,6 +14,11 @@ from e2e.harness.world import install
 
 DIRECTORY = REPO / "build/e2e"
 PORT = 16543
+
+# The same examples on every machine; `pytest --hypothesis-profile=explore` looks for new ones.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

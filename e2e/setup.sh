@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # What the one machine needs from Debian, installed once: Prometheus (and promtool), nftables for Services, iproute2 for
-# namespaces, libibverbs1 for Mooncake's transfer engine (which links it even where no RDMA card is).
+# namespaces, libibverbs1 for Mooncake's transfer engine (which links it even where no RDMA card is), openssl for the tests of TLS.
 set -euo pipefail
 need=()
 command -v prometheus >/dev/null || need+=(prometheus)
 command -v nft >/dev/null || need+=(nftables)
 command -v ip >/dev/null || need+=(iproute2)
 ldconfig -p | grep -q libibverbs.so.1 || need+=(libibverbs1)
+command -v openssl >/dev/null || need+=(openssl)
 python3 -c 'import ensurepip' 2>/dev/null || need+=(python3-venv)
 [ ${#need[@]} -eq 0 ] && exit 0
 echo "installing from Debian: ${need[*]}"

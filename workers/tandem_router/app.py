@@ -9,6 +9,7 @@ from tandem_router.attempts import CONNECT_S, whole
 from tandem_router.engines.base import BrokenStreamError
 from tandem_router.errors import RefusedError, refusal
 from tandem_router.ledger import Ledger
+from tandem_router.mounted import Keys
 from tandem_router.placement import Pair
 from tandem_router.proxy import MAX_BODY, Proxy
 from tandem_router.workers import Registry
@@ -29,14 +30,22 @@ class Face:
         self._ledger = ledger
         self._proxy = proxy
 
-    def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(client_max_size=MAX_BODY)
+    def app(self, keys: Keys | None = None) -> web.Application:
+        """All routes; with `keys`, the API is for those who have one."""
+        guards = [keys.guard((*COMPLETIONS, "/v1/models"))] if keys else []
+        app = web.Application(client_max_size=MAX_BODY, middlewares=guards)
         for path in COMPLETIONS:
             app.router.add_post(path, self._proxy.completion)
         for path in TOKENS:
             app.router.add_post(path, self.tokens)
         app.router.add_get("/v1/models", self.models)
+        return self._with_looks(app)
+
+    def looks(self) -> web.Application:
+        """What the kubelet and Prometheus look at, and nothing of the API."""
+        return self._with_looks(web.Application(client_max_size=0))
+
+    def _with_looks(self, app: web.Application) -> web.Application:
         app.router.add_get("/health", self.health)
         app.router.add_get("/ready", self.ready)
         app.router.add_get("/metrics", self.metrics)

@@ -9,9 +9,11 @@ import gc
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -24,6 +26,7 @@ from tandem_router.discovery import Discovery, Selection
 from tandem_router.engines.tandem import TandemEngine
 from tandem_router.followers import Followers
 from tandem_router.ledger import Ledger
+from tandem_router.mounted import Certificate, Keys, Mounted, MountError, follow
 from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
@@ -47,6 +50,9 @@ class Settings:
     port: int
     targets: Targets
     patience: Patience
+    keys_folder: Path | None = None
+    tls_folder: Path | None = None
+    tls_port: int = 8443
 
 
 def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -64,6 +70,9 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
     parser.add_argument("--ttft-ms", type=_positive, required=True, help="the resource's TTFT target")
     parser.add_argument("--tpot-ms", type=_positive, required=True, help="the resource's TPOT target")
     parser.add_argument("--first-byte-timeout", type=_positive, default=120.0, metavar="SECONDS")
+    parser.add_argument("--api-keys-dir", type=Path, metavar="DIR", help="each file holds a key that clients may use")
+    parser.add_argument("--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key: the API is HTTPS alone")
+    parser.add_argument("--tls-port", type=int, default=8443)
     given = parser.parse_args(arguments)
     return Settings(
         selection=Selection(given.namespace, given.resource),
@@ -71,6 +80,9 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
         port=given.port,
         targets=Targets(given.ttft_ms / 1000, given.tpot_ms / 1000),
         patience=Patience(first_byte=given.first_byte_timeout),
+        keys_folder=given.api_keys_dir,
+        tls_folder=given.tls_dir,
+        tls_port=given.tls_port,
     )
 
 
@@ -80,15 +92,41 @@ def main() -> None:
     settings = settings_of(sys.argv[1:], os.environ)
     try:
         access = find_access(os.environ)
-    except AccessError as error:
+        door = door_of(settings)
+    except (AccessError, MountError) as error:
         log.error("%s", error)  # noqa: TRY400 (the sentence is the whole story)
         raise SystemExit(2) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, access))
+        runner.run(serve(settings, access, door))
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may come in, and how: API keys and a certificate, where there are any."""
+
+    keys: Keys | None = None
+    certificate: Certificate | None = None
+
+    def mounted(self) -> list[Mounted]:
+        """What is followed."""
+        return [part for part in (self.keys, self.certificate) if part is not None]
+
+
+def door_of(settings: Settings) -> Door:
+    """What the flags name, read. Raises MountError."""
+    return Door(
+        Keys(settings.keys_folder) if settings.keys_folder else None,
+        Certificate(settings.tls_folder) if settings.tls_folder else None,
+    )
 
 
 async def serve(
-    settings: Settings, access: Access, *, stop: asyncio.Event | None = None, lame_duck_s: float = LAME_DUCK_S
+    settings: Settings,
+    access: Access,
+    door: Door | None = None,
+    *,
+    stop: asyncio.Event | None = None,
+    lame_duck_s: float = LAME_DUCK_S,
 ) -> None:
     """Serve until `stop` (default: SIGTERM or SIGINT), then drain."""
     stop = stop or _stop_on_signals()
@@ -98,34 +136,49 @@ async def serve(
 
     def changed() -> None:
         ledger.metrics.workers(registry.serving())
-        followers.sync(registry.workers)
+        caches.sync(registry.workers)
         bell.ring()
 
     async with new_session() as workers, aiohttp.ClientSession() as api:
         engine, overlap = TandemEngine(), Overlap()
-        followers = Followers(workers, overlap)
+        caches = Followers(workers, overlap)
         registry.on_change = changed
         attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)
         tracing = make_tracing(os.environ, "tandem-router", os.environ.get("POD_NAME", settings.host))
         proxy = Proxy(attempts, engine, ledger, settings.patience, tracing)
         watch = asyncio.create_task(Discovery(api, access, settings.selection, registry).run(), name="discovery")
         watch.add_done_callback(lambda _done: stop.set())  # it never ends by itself but by a fault: do not serve blind
-        runner = await start(Face(registry, workers, ledger, proxy).app(), settings.host, settings.port)
+        door = door or Door()
+        followers = [asyncio.create_task(follow(part), name="mounted") for part in door.mounted()]
+        runners = await open_door(Face(registry, workers, ledger, proxy), door, settings)
         log.info("serving %s on %s:%d", settings.selection.resource, settings.host, settings.port)
         gc.freeze()
         await stop.wait()
         await drain(proxy, ledger, lame_duck_s)
-        await runner.cleanup()
-        await followers.close()
+        for runner in runners:
+            await runner.cleanup()
+        for follower in followers:
+            follower.cancel()
+        await caches.close()
         await asyncio.to_thread(tracing.close)
         await _end(watch)
 
 
-async def start(app: web.Application, host: str, port: int) -> web.AppRunner:
+async def open_door(face: Face, door: Door, settings: Settings) -> list[web.AppRunner]:
+    """Listen: with a certificate the API is HTTPS alone, and the plain port has what kubelet and Prometheus look at."""
+    if door.certificate is None:
+        return [await start(face.app(door.keys), settings.host, settings.port)]
+    return [
+        await start(face.app(door.keys), settings.host, settings.tls_port, door.certificate.context),
+        await start(face.looks(), settings.host, settings.port),
+    ]
+
+
+async def start(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None = None) -> web.AppRunner:
     """Listen. A client that leaves cancels its handler: that is how its work is ended upstream."""
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+    await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls).start()
     return runner
 
 

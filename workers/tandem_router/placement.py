@@ -80,9 +80,10 @@ def place(ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int) ->
 
     A decode worker does the whole job when no prefill worker is above suspicion, or when its role is `both` and no
     prefill worker has less to do. Ties go round by `turn`. Never a worker that is not ready, is being deleted, or was
-    tried in vain.
+    tried in vain. Only workers of one revision share a request, and while one has both roles, one that lacks a role
+    (a rollout has just begun, or is about to end) is left alone.
     """
-    able = [c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers]
+    able = _of_whole_revisions([c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers])
     order = _rotation(able, turn)
     decodes = [c for c in able if c.worker.role is not Role.PREFILL]
     for decode in sorted(decodes, key=lambda c: _decode_cost(c, ask, tried, order)):
@@ -117,8 +118,21 @@ def _alone(decode: Candidate, tried: Tried) -> Pair | None:
     return pair if pair.key not in tried.pairs else None
 
 
+def _of_whole_revisions(able: list[Candidate]) -> list[Candidate]:
+    """Those whose revision can prefill and decode; all, where no revision can."""
+    roles: dict[str, set[Role]] = {}
+    for seen in able:
+        roles.setdefault(seen.worker.revision, set()).add(seen.worker.role)
+    if len(roles) < 2:
+        return able
+    whole = {revision for revision, found in roles.items() if Role.BOTH in found or len(found) > 1}
+    return [c for c in able if c.worker.revision in whole] if whole else able
+
+
 def _may_prefill_for(prefill: Worker, decode: Worker) -> bool:
     # Two `both` workers never share a request: that would be a transfer between two that can each do it all.
+    if prefill.revision != decode.revision:
+        return False
     if prefill.role is Role.BOTH:
         return prefill.name == decode.name or decode.role is Role.DECODE
     return prefill.role is Role.PREFILL

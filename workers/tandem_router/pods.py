@@ -7,6 +7,7 @@ import msgspec
 from tandem_router.worker import Role, Worker
 
 ROLE_LABEL = "tandem.dev/role"
+REVISION_LABEL = "tandem.dev/revision"
 HTTP_PORT = 8000
 KV_PORT = 8001
 
@@ -99,4 +100,5 @@ def worker_of(pod: Pod) -> Worker | None:
         role=role,
         ready=any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ()),
         deleting=pod.metadata.deletionTimestamp is not None,
+        revision=(pod.metadata.labels or {}).get(REVISION_LABEL, ""),
     )

@@ -24,6 +24,7 @@ class Worker:
     role: Role
     ready: bool
     deleting: bool = False
+    revision: str = ""  # workers of one revision may share a request
 
     @property
     def can_serve(self) -> bool:

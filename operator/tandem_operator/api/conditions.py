@@ -13,6 +13,7 @@ SLO_MET: Final = "SLOMet"
 SCALING_LIMITED: Final = "ScalingLimited"
 REBALANCING: Final = "Rebalancing"
 KV_TRANSFER_READY: Final = "KVTransferReady"
+MONITORING_READY: Final = "MonitoringReady"
 
 Answer = Literal["True", "False", "Unknown"]
 
@@ -38,7 +39,7 @@ class Reason:
 
 
 CONDITIONS: Final = (
-    ConditionType(READY, "Can clients be served? A rebalance never changes it."),
+    ConditionType(READY, "Can clients be served, or is it suspended as asked? A rebalance never changes it."),
     ConditionType(RECONCILING, "Is the operator still bringing the cluster to what the spec says?", abnormal=True),
     ConditionType(STALLED, "Is there something that only an edit or a person can mend?", abnormal=True),
     ConditionType(METRICS_AVAILABLE, "Does the planner have fresh figures? Without them it holds; it never shrinks."),
@@ -46,6 +47,7 @@ CONDITIONS: Final = (
     ConditionType(SCALING_LIMITED, "Does a bound keep the operator from what it would choose or has chosen?"),
     ConditionType(REBALANCING, "Is a move of the ratio under way?"),
     ConditionType(KV_TRANSFER_READY, "Does the KV cache travel as spec.transfer demands?"),
+    ConditionType(MONITORING_READY, "Is there all that spec.monitoring asks for? Absent where it asks for nothing."),
 )
 
 _WAIT = "Wait; the message says for what."
@@ -55,6 +57,7 @@ _PROMETHEUS = "Look at the operator's Prometheus address and at Prometheus itsel
 
 REASONS: Final = (
     Reason(READY, "True", "Serving", "Prefill, decode and router can take requests."),
+    Reason(READY, "True", "Suspended", "spec.suspend is true and all pods are gone: nothing is served, as asked."),
     Reason(READY, "Unknown", "Progressing", "The first rollout, or one after an edit, is under way.", _WAIT),
     Reason(
         READY,
@@ -120,6 +123,13 @@ REASONS: Final = (
         "CrashLoop",
         "A container ends again and again; the message quotes its last words.",
         "Read the pod's log.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "RolloutPaused",
+        "Workers of the new template are unhealthy: the rollout is paused, and those of the former one serve on.",
+        "Mend spec as the message says, or revert it: both go on from where the rollout is.",
     ),
     Reason(
         STALLED,
@@ -210,6 +220,14 @@ REASONS: Final = (
     ),
     Reason(KV_TRANSFER_READY, "Unknown", "NoTransferYet", "No worker has told its transfer backend yet."),
     Reason(KV_TRANSFER_READY, "True", "NotNeeded", "Mode Colocated transfers nothing."),
+    Reason(MONITORING_READY, "True", "Made", "The objects that spec.monitoring asks for are there."),
+    Reason(
+        MONITORING_READY,
+        "False",
+        "ApiMissing",
+        "The cluster does not serve a kind that spec.monitoring asks for; the rest is made.",
+        "Install the project that the message names (the operator looks again at each resync), or unset the field.",
+    ),
 )
 
 

@@ -25,6 +25,7 @@ LABEL_RESOURCE: Final = f"{GROUP}/resource"
 LABEL_COMPONENT: Final = f"{GROUP}/component"
 LABEL_POOL: Final = f"{GROUP}/pool"
 LABEL_ROLE: Final = f"{GROUP}/role"  # patched and watched; in no selector
+LABEL_REVISION: Final = f"{GROUP}/revision"  # workers of one revision may pair; in no selector
 
 APP_NAME: Final = "tandem"
 MANAGED_BY: Final = FIELD_MANAGER
@@ -32,6 +33,7 @@ COMPONENT_WORKER: Final = "worker"
 COMPONENT_ROUTER: Final = "router"
 
 HTTP_PORT: Final = 8000  # worker and router
+HTTPS_PORT: Final = 8443  # router, with spec.router.tls
 KV_PORT: Final = 8001  # worker to worker
 
 # A child is `<resource>-<part>` and must be a DNS label (63): 46 + 1 + 16.

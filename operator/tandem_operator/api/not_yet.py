@@ -119,12 +119,6 @@ NOT_YET: tuple[NotYet, ...] = (
         NotYet(f"spec.rebalance.behavior.{way}.policies[].periodSeconds", "remove it: value bounds one decision")
         for way in _BEHAVIOR
     ),
-    NotYet("spec.router.apiKeysSecretRef", REMOVE),
-    NotYet("spec.router.tls", REMOVE),
-    NotYet("spec.monitoring.podMonitor", "use false", only=(False,)),
-    NotYet("spec.monitoring.rules", "use false", only=(False,)),
-    NotYet("spec.monitoring.dashboard", "use false", only=(False,)),
-    NotYet("spec.suspend", "use false", only=(False,)),
     NotYet("spec.priority", "use 0", only=(0,)),
 )
 

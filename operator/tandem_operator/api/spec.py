@@ -128,7 +128,7 @@ class Spec(Part):
     monitoring: Monitoring = whole(Monitoring)
     """Objects for an installed monitoring stack."""
     suspend: bool = False
-    """Take every pod away and keep the rest. Default: false."""
+    """Take every pod away and keep the rest, the target included: false brings back what was there. Default: false."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     """Rank between resources that share a fleet's budget; the higher is served first. Default: 0."""
 

@@ -24,9 +24,11 @@ class Router(Part):
     replicas: Annotated[int, Field(ge=1, le=64)] = 2
     """Pods of the router. Default: 2."""
     api_keys_secret_ref: SecretRef | None = None
-    """Secret whose values are the API keys that clients may use. Default: none are asked for."""
+    """Secret in the namespace of the resource whose values are the API keys that clients may use, as bearer tokens;
+    changes are taken up without a restart. Default: none are asked for."""
     tls: Tls | None = None
-    """Serve HTTPS with this certificate. Default: HTTP."""
+    """Serve the API over HTTPS alone, on port 8443, with this certificate; a renewed one is taken up without a restart.
+    Metrics and probes stay on port 8000. Default: HTTP on port 8000."""
     template: PodTemplate = whole(PodTemplate)
     """Overlay on the router's pods. Default: none."""
 

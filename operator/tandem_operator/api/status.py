@@ -29,7 +29,7 @@ class PoolStatus(Part):
     """A pool's Deployment."""
 
     desired: Count = 0
-    """Workers that the pool is to have, from status.decision.target."""
+    """Workers that the pool is to have, from status.decision.target; 0 while suspended."""
     ready: Count = 0
     """Workers of the pool that can serve."""
 

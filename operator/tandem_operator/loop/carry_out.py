@@ -6,15 +6,18 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.constants import LABEL_ROLE
+from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
+from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import lacks_config
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
+from tandem_operator.loop.rollout import digest_in, held_pools
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
 
 if TYPE_CHECKING:
@@ -29,7 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
-PRUNED = ("Deployment", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget")
+PRUNED = (
+    "Deployment",
+    "Service",
+    "ServiceAccount",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "ConfigMap",
+    "PodMonitor",
+    "PrometheusRule",
+)
 
 
 async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -60,7 +72,7 @@ async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: 
 
 async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """The router's Service, and the workers'."""
-    return await apply_all(children.services(seen.owner), seen, world)
+    return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -122,6 +134,13 @@ async def mark_victims(plan: Plan, seen: Seen, world: World) -> None:
                 world.cache.put("Pod", await world.kube.patch_pod(pod, annotations={COST: GOES_FIRST}))
 
 
+async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What the monitoring stack looks at, as far as this cluster serves its kinds."""
+    settings = world.settings
+    manifests = monitoring(seen.owner, seen.resource.spec, settings.metrics_window_seconds, settings.labels_of_monitors)
+    return await apply_all([m for m in manifests if m["kind"] not in world.absent], seen, world)
+
+
 async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
     wanted = wanted_names(seen)
@@ -145,6 +164,7 @@ STEPS: tuple[Step, ...] = (
     apply_budgets,
     flip_roles,
     shrink_pools,
+    apply_monitoring,
     prune,
 )
 
@@ -173,6 +193,9 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
     try:
         applied = await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
     except (ConflictError, NotFoundError) as error:
+        if isinstance(error, NotFoundError) and kind in OPTIONAL:
+            world.absent.add(kind)  # its API was taken out since the last list
+            return DONE
         return Waiting("Conflict", error.message, 1.0)
     world.cache.put(kind, applied)
     return DONE
@@ -199,8 +222,17 @@ def _owners(item: Object) -> list[Object]:
 
 
 def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Object]:
-    """The pools' Deployments with these replicas."""
-    return children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
+    """The pools' Deployments with these replicas; none at all while the resource is suspended."""
+    if seen.resource.spec.suspend:
+        replicas = dict.fromkeys(replicas, 0)
+    manifests = children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
+    held = held_pools(seen, {pool_of(m): digest_in(m["spec"]["template"]) for m in manifests})
+    return [m | {"spec": m["spec"] | {"paused": True}} if pool_of(m) in held else m for m in manifests]
+
+
+def pool_of(manifest: Object) -> str:
+    """The pool that a Deployment is of."""
+    return str(manifest["metadata"]["labels"][LABEL_POOL])
 
 
 def replicas_of(deployment: Object | None, absent: int = 0) -> int:
@@ -225,4 +257,5 @@ def wanted_names(seen: Seen) -> set[tuple[str, str]]:
     found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
+    found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

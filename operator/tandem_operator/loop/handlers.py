@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from tandem_operator.loop.cache import Cache
     from tandem_operator.loop.queue import Queue
 
-CHILDREN = ("Deployment", "Pod", "Service", "ServiceAccount", "RoleBinding", "PodDisruptionBudget")
+CHILDREN = (
+    "Deployment",
+    "Pod",
+    "Service",
+    "ServiceAccount",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "ConfigMap",
+    "PodMonitor",
+    "PrometheusRule",
+)
 WATCHED = (RESOURCE, *CHILDREN)
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.conditions import (
     KV_TRANSFER_READY,
     METRICS_AVAILABLE,
+    MONITORING_READY,
     READY,
     REBALANCING,
     RECONCILING,
@@ -17,8 +18,10 @@ from tandem_operator.api.conditions import (
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
 from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stalling_fault
 from tandem_operator.loop.refs import Failed, Outcome, Stalled
+from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
+from tandem_operator.templates.monitoring import APIS, wanted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,6 +47,8 @@ def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[s
         REBALANCING: judge_rebalancing(seen, plan, serving),
         KV_TRANSFER_READY: transfer,
     }
+    if (watched := judge_monitoring(seen)) is not None:
+        found[MONITORING_READY] = watched
     if not seen.look.number:
         found |= remembered(seen)
     if stalled is not None:
@@ -64,6 +69,10 @@ def remembered(seen: Seen) -> dict[str, Verdict]:
 def judge_stalled(seen: Seen, outcome: Outcome) -> Verdict | None:
     """What only an edit heals: said by the pass itself, or by a pod."""
     fault = stalling_fault(seen.pods)
+    if (paused := paused_words(seen)) is not None:
+        fault = Fault("RolloutPaused", paused)
+    elif fault is not None and progress_words(seen) is not None and fault_of_new(seen, live_digests(seen)) is None:
+        fault = None  # of a worker that is being replaced
     if isinstance(outcome, Stalled):
         fault = Fault(outcome.reason, outcome.message)
     return None if fault is None else Verdict(Answer.YES, fault.reason, fault.message)
@@ -102,8 +111,21 @@ def judge_transfer(seen: Seen) -> Verdict:
     return Verdict(Answer.YES, "Connected", f"the KV cache travels over {seen.look.backend}")
 
 
+def judge_monitoring(seen: Seen) -> Verdict | None:
+    """Is there all that `spec.monitoring` asks for? A kind that the cluster does not serve is no error."""
+    kinds = wanted(seen.resource.spec)
+    if not kinds:
+        return None
+    missing = [f"{kind} (of {APIS[kind]})" for kind in kinds if kind in seen.absent]
+    if missing:
+        return Verdict(Answer.NO, "ApiMissing", f"this cluster does not serve {', '.join(missing)}")
+    return Verdict(Answer.YES, "Made", f"{', '.join(kinds)} made")
+
+
 def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdict | None) -> Verdict:
     """Can clients be served? A rebalance never makes this False: it keeps a worker for each role."""
+    if seen.resource.spec.suspend and not seen.pods and stalled is None:
+        return Verdict(Answer.YES, "Suspended", "there are no pods, as spec.suspend asks; nothing is served")
     if transfer.answer is Answer.NO:
         return Verdict(Answer.NO, "KVTransferNotReady", transfer.message)
     if serving.answer is Answer.YES:
@@ -121,8 +143,13 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
     """Is something of the spec still on its way? Moves of the ratio are not: Git waits for the spec alone."""
     if isinstance(outcome, Failed):
         return Verdict(Answer.YES, "Retrying", f"{outcome.reason}: {outcome.message}")
+    if seen.resource.spec.suspend:
+        words = f"suspending: {len(seen.pods)} pods still finish what they serve"
+        return Verdict(Answer.YES, "Progressing", words) if seen.pods else None
     if serving.answer is not Answer.YES:
         return Verdict(Answer.YES, "Progressing", serving.message)
+    if (renewed := progress_words(seen)) is not None:
+        return Verdict(Answer.YES, "Progressing", renewed)
     rolling = [name for name, item in deployments(seen).items() if is_rolling(item)]
     if rolling:
         return Verdict(Answer.YES, "Progressing", f"{', '.join(rolling)} replace their pods")
@@ -142,6 +169,8 @@ def is_rolling(deployment: Object) -> bool:
 
 def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
+    if seen.resource.spec.suspend:
+        return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
     if (fault := scheduling_fault(seen.pods)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
     return judge_scaling(seen.facts, now)

@@ -41,6 +41,7 @@ class Seen:
     pods: tuple[Object, ...]  # workers and routers
     look: Look
     facts: Observed
+    absent: frozenset[str] = frozenset()  # optional kinds that the cluster does not serve
 
     @property
     def status(self) -> Status:
@@ -86,6 +87,7 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         pods=pods,
         look=look,
         facts=facts,
+        absent=frozenset(world.absent),
     )
 
 

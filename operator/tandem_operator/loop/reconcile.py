@@ -52,7 +52,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     """The pass itself; raises ApiError when not even the status can be written."""
     seen = read_all(world, ref, body, now)
     if isinstance(seen, Stalled):
-        return await refuse(world, body, seen, now)
+        return await refuse(world, ref, body, seen, now)
     look = seen.look.number
     edited = seen.status.observed_generation != seen.resource.metadata.generation
     plan = make_plan(seen, now, ask=edited or world.asked.get(ref, 0) != look)
@@ -67,8 +67,10 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
     after = observe(world, ref, body, parse(body), now)
-    await write_status(world, body, after.status, status_of(after, plan, outcome, now), now)
+    found = status_of(after, plan, outcome, now)
+    await write_status(world, body, after.status, found, now)
     world.metrics.show_target(ref, plan.target)
+    world.metrics.show_status(ref, found)
     return outcome
 
 
@@ -99,11 +101,13 @@ async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
         return Failed(error.reason, error.message)
 
 
-async def refuse(world: World, body: Object, why: Stalled, now: datetime) -> Outcome:
+async def refuse(world: World, ref: Ref, body: Object, why: Stalled, now: datetime) -> Outcome:
     """Say in the status why nothing is done; children stay as they are."""
     old = status_in(body)
     generation = body["metadata"].get("generation", 0)
-    await write_status(world, body, old, refused_status(old, generation, why.reason, why.message, now), now)
+    found = refused_status(old, generation, why.reason, why.message, now)
+    await write_status(world, body, old, found, now)
+    world.metrics.show_status(ref, found)
     return why
 
 
@@ -134,14 +138,14 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
     """Record, count and log a decision that was asked for."""
     if plan.decision is None:
         return
-    decision = plan.decision
+    decision, of = plan.decision, (seen.ref.namespace, seen.ref.name)
     world.recorder.write(seen.ref, seen.facts, now, decision)
-    world.metrics.decisions.labels(str(decision.action), decision.reason).inc()
+    world.metrics.decisions.labels(*of, str(decision.action), decision.reason).inc()
     level = logging.INFO if is_move(decision.action) else logging.DEBUG
     log.log(level, "%s: %s %s: %s", seen.ref, decision.action, decision.reason, decision.message)
 
 
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
-    if world.asked.pop(ref, None) is not None:
-        world.metrics.forget(ref)
+    world.asked.pop(ref, None)
+    world.metrics.forget(ref)

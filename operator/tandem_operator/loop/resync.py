@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import BadCatalogueError
-from tandem_operator.edges.errors import ApiError
+from tandem_operator.edges.errors import ApiError, NotFoundError
+from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.catalogue import load
 from tandem_operator.loop.handlers import WATCHED, selector_of
 
@@ -31,11 +32,24 @@ async def fill_cache(world: World) -> None:
     """List every watched kind into the cache, and mark all resources. Raises ApiError."""
     load_catalogue(world)
     for kind in WATCHED:
-        items, as_of = await world.kube.listed(kind, world.settings.namespace or None, selector_of(kind))
+        items, as_of = await list_kind(world, kind)
         for ref in world.cache.replace(kind, items, as_of):
             world.queue.mark(ref)
     for ref, _ in world.cache.resources():
         world.queue.mark(ref)
+
+
+async def list_kind(world: World, kind: str) -> tuple[list[dict[str, Any]], int]:
+    """All objects of a kind, and the version that the list is of; an optional kind that is not served has none."""
+    try:
+        found = await world.kube.listed(kind, world.settings.namespace or None, selector_of(kind))
+    except NotFoundError:
+        if kind not in OPTIONAL:
+            raise
+        world.absent.add(kind)
+        return [], 0
+    world.absent.discard(kind)
+    return found
 
 
 async def resync(world: World) -> None:

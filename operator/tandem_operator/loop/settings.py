@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tandem_operator.templates.children import Images
 
 PREFIX = "TANDEM_"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 
 class SettingsError(ValueError):
@@ -32,6 +34,7 @@ class Settings(BaseModel):
     worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     listen_host: str = "0.0.0.0"
     listen_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     pod_name: str = "tandem-operator"
@@ -44,6 +47,11 @@ class Settings(BaseModel):
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
             raise ValueError("must be http(s)://host[:port][/path], without a user or a query")
         return url
+
+    @property
+    def labels_of_monitors(self) -> dict[str, str]:
+        """Labels by which this cluster's Prometheus operator selects its objects."""
+        return dict(pair.split("=", 1) for pair in self.monitor_labels.split(",") if pair)
 
     @property
     def images(self) -> Images:

@@ -20,6 +20,7 @@ from tandem_operator.api.status import (
 )
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
+from tandem_operator.templates import children
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ MOVED = 0.10  # a value that moved by more than this is news
 # Holds that only say that the last move is not over: the move's own words stay.
 IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
 MAX_ALTERNATIVES = 16
+SUSPENDED = "Suspended"
 
 
 def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status:
@@ -49,7 +51,7 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
     rewrite = newest is not None and (changed or has_moved(old.observed, newest, now))
     return Status(
         observed_generation=generation,
-        endpoint=f"http://{seen.owner.child('router')}.{seen.owner.namespace}.svc:8000/v1",
+        endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=seen.resource.spec.model.revision,
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
@@ -101,7 +103,9 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
     if new is None:
         return old
     target = target_status(new.target)
-    if old is not None and old.target == target:
+    # What was suspended starts anew: its workers get the time that those of a fresh decision get.
+    resumed = old is not None and old.reason == SUSPENDED != new.reason
+    if old is not None and old.target == target and not resumed:
         in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
         if in_a_move or is_same_word(old, new):
             return old
@@ -169,7 +173,8 @@ def predicted_status(found: Prediction | None) -> PredictedStatus | None:
 def pool_status(seen: Seen, plan: Plan, name: str) -> PoolStatus:
     """A pool's counts."""
     ready = next(pool.ready for pool in seen.facts.pools if pool.name == name)
-    return PoolStatus(desired=plan.target.pools.get(name, 0), ready=ready)
+    desired = 0 if seen.resource.spec.suspend else plan.target.pools.get(name, 0)
+    return PoolStatus(desired=desired, ready=ready)
 
 
 def observed_status(window: Window) -> ObservedStatus:

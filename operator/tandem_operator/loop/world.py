@@ -33,6 +33,7 @@ class World:
     recorder: Recorder
     metrics: Metrics
     catalogue: Mapping[str, Accelerator] = field(default_factory=lambda: CATALOGUE)
+    absent: set[str] = field(default_factory=set)  # optional kinds that the cluster does not serve
     # Only to save work: a process that forgets them asks once more.
     keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there
     asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last

@@ -29,6 +29,8 @@ def adopt(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001
     if seen.target is not None:
         return None
     counts = {p.name: p.desired for p in seen.pools if p.desired is not None}
+    if not any(counts.values()):  # it was suspended: children without pods tell nothing
+        return first_target(seen, Action.ADOPT, "StatusLost", {}, None)
     return first_target(seen, Action.ADOPT, "StatusLost", counts, prefill_now(seen, counts))
 
 
@@ -49,6 +51,15 @@ def obey_bounds(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG0
         return None
     # Without flips, roles follow the pools; counts that were right stay.
     return first_target(seen, Action.SCALE, "BoundsChanged", dict(target.pools), target.prefill)
+
+
+def hold_when_suspended(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001
+    """No pods are wanted now; the target is kept for the resource's return."""
+    if not seen.limits.suspended:
+        return None
+    target = target_of(seen)
+    words = f"suspended: no pods; prefill {target.prefill}, decode {target.decode} are kept for its return"
+    return Decision(Action.HOLD, "Suspended", words, target)
 
 
 def first_target(seen: Observed, action: Action, reason: str, counts: dict[str, int], prefill: int | None) -> Decision:
@@ -83,4 +94,5 @@ BOUNDS: tuple[Guard, ...] = (
     initialize,  # first target, from `initial`
     adopt,  # status lost: the children tell
     obey_bounds,  # the resource was edited
+    hold_when_suspended,  # nothing serves, so there is nothing to judge
 )

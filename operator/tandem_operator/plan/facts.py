@@ -129,6 +129,7 @@ class Limits:
     steadiness: Steadiness = field(default_factory=Steadiness)
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
     objective: Objective = Objective.PRICE
+    suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

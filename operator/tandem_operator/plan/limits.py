@@ -35,6 +35,7 @@ def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> L
         interval_s=rebalance.interval_seconds,
         steadiness=steadiness_of(rebalance.behavior),
         max_batch=max_batch_of(spec.engine.args),
+        suspended=spec.suspend,
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, KV_PORT, LABEL_POOL
+from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
 from tandem_operator.templates.names import (
     APPLIED,
+    TEMPLATE,
     Owner,
     router_labels,
     router_selector,
@@ -73,6 +74,10 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--ttft-ms": str(spec.slo.ttft_milliseconds),
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
     }
+    if spec.router.api_keys_secret_ref:
+        own["--api-keys-dir"] = "/etc/tandem/api-keys"
+    if spec.router.tls:
+        own["--tls-dir"] = "/etc/tandem/tls"
     return [word for pair in own.items() for word in pair]
 
 
@@ -94,7 +99,8 @@ def pool_deployment(
         metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
         replicas=replicas,
         selector=selector,
-        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower()),
+        pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
+        | {LABEL_REVISION: revision_of(spec, images)},
         service_account=owner.child(WORKER),
         products=list(accelerator.products),
         product_label=PRODUCT_LABEL,
@@ -106,7 +112,22 @@ def pool_deployment(
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return overlaid(deployment, pool.template)
+    return with_digest(overlaid(deployment, pool.template))
+
+
+def revision_of(spec: Spec, images: Images) -> str:
+    """What two workers must agree on before one computes for the other: same revision, same KV cache."""
+    model, engine = spec.model, spec.engine
+    agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
+    agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
+    return digest_of(agreed)[:10]
+
+
+def with_digest(deployment: Object) -> Object:
+    """The Deployment with its pod template's digest on the template, so that a pod tells what it was made of."""
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"][TEMPLATE] = digest_of(template)[:16]
+    return deployment
 
 
 def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
@@ -114,13 +135,15 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
     deployment = render(
         "router",
         metadata=owner.metadata(ROUTER, ROUTER),
-        replicas=spec.router.replicas,
+        replicas=0 if spec.suspend else spec.router.replicas,
         selector=router_selector(owner.name),
         pod_labels=router_labels(owner.name),
         service_account=owner.child(ROUTER),
         image=images.router,
         args=router_args(owner, spec),
         resource=owner.name,
+        keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
+        tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
     return overlaid(deployment, spec.router.template)
 
@@ -135,7 +158,13 @@ def access(owner: Owner) -> list[Object]:
     ]
 
 
-def services(owner: Owner) -> list[Object]:
+def endpoint(owner: Owner, spec: Spec) -> str:
+    """Address of the OpenAI API."""
+    scheme, port = ("https", HTTPS_PORT) if spec.router.tls else ("http", HTTP_PORT)
+    return f"{scheme}://{owner.child(ROUTER)}.{owner.namespace}.svc:{port}/v1"
+
+
+def services(owner: Owner, spec: Spec) -> list[Object]:
     """The router's Service, and a headless one for the workers."""
     http = {"http": HTTP_PORT}
     workers = worker_selector(owner.name)
@@ -145,7 +174,7 @@ def services(owner: Owner) -> list[Object]:
             metadata=owner.metadata(ROUTER, ROUTER),
             headless=False,
             selector=router_selector(owner.name),
-            ports=http,
+            ports={"https": HTTPS_PORT} if spec.router.tls else http,
         ),
         render(
             "service",
@@ -189,7 +218,11 @@ def pools_of(
 
 def stamped(manifest: Object) -> Object:
     """The manifest with its digest in an annotation: so what was taken out of it shows on the live object."""
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]
     metadata = manifest["metadata"]
-    annotations = metadata.get("annotations", {}) | {APPLIED: digest}
+    annotations = metadata.get("annotations", {}) | {APPLIED: digest_of(manifest)[:32]}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest_of(content: Any) -> str:
+    """Hexadecimal, the same for the same content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

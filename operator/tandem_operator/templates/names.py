@@ -24,6 +24,7 @@ from tandem_operator.api.constants import (
 
 ROUTER = COMPONENT_ROUTER
 APPLIED = "tandem.dev/applied"  # annotation: digest of the manifest that was last applied
+TEMPLATE = "tandem.dev/template"  # annotation of a pod: digest of the template that it was made of
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,10 +150,6 @@ REFUSED = [
     *((f"spec.rebalance.behavior.{way}.selectPolicy", "Min", "Min") for way in ("scaleUp", "scaleDown")),
     *((f"spec.rebalance.behavior.{way}.policies", [{"type": "Percent", "value": 5}], "Percent") for way in ("scaleUp", "scaleDown")),
     *((f"spec.rebalance.behavior.{way}.policies", [{"value": 5, "periodSeconds": 60}], "this") for way in ("scaleUp", "scaleDown")),
-    ("spec.router.apiKeysSecretRef", {"name": "keys"}, "this"),
-    ("spec.router.tls", {"secretName": "cert"}, "this"),
-    *((f"spec.monitoring.{name}", True, "this") for name in ("podMonitor", "rules", "dashboard")),
-    ("spec.suspend", True, "this"),
     ("spec.priority", 1, "this"),
 ]  # fmt: skip
 

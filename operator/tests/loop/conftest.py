@@ -43,6 +43,7 @@ class Api:
     items: dict = field(default_factory=dict)
     version: itertools.count = field(default_factory=lambda: itertools.count(1))
     writes: list = field(default_factory=list)
+    unserved: set = field(default_factory=set)  # kinds that this cluster does not know
     crash_after: int | None = None  # writes that still succeed; the one after them is the process's end
 
     def store(self, kind, item):
@@ -72,6 +73,8 @@ class Api:
         metadata = manifest["metadata"]
         key = (manifest["kind"], metadata["namespace"], metadata["name"])
         old = self.items.get(key)
+        if manifest["kind"] in self.unserved:
+            raise NotFoundError("NotFound", "no such kind")
         if uid is not None and (old is None or old["metadata"]["uid"] != uid):
             raise ConflictError("Conflict", "uid")
         if uid is None and old is not None:
@@ -96,6 +99,8 @@ class Api:
         return copy.deepcopy(self.items.get((kind, namespace, name)))
 
     async def listed(self, kind, namespace, selector=""):
+        if kind in self.unserved:
+            raise NotFoundError("NotFound", "no such kind")
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
         return found, next(self.version)
@@ -141,8 +146,12 @@ class Api:
             )
             for pod in pods[: max(len(pods) - deployment["spec"]["replicas"], 0)]:
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+            template = deployment["spec"]["template"]["metadata"]
+            pods = [p for p in pods if ("Pod", REF.namespace, p["metadata"]["name"]) in self.items]
+            if self.roll_one(deployment, pods):
+                pods.pop()
             for _ in range(deployment["spec"]["replicas"] - len(pods)):
-                labels = deployment["spec"]["template"]["metadata"]["labels"]
+                labels = template["labels"]
                 assert selector.items() <= labels.items()
                 self.store(
                     "Pod",
@@ -152,6 +161,7 @@ class Api:
                             "name": f"{name}-{next(self.version)}",
                             "namespace": REF.namespace,
                             "labels": dict(labels),
+                            "annotations": dict(template.get("annotations") or {}),
                         },
                     },
                 )
@@ -161,6 +171,19 @@ class Api:
                 self.store("Pod", pod)
             if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+
+    def roll_one(self, deployment, pods):
+        """One pod of an older template goes, if the rollout is not held and no pod is away; unready ones first."""
+        digest = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get("tandem.dev/template")
+        old = [p for p in pods if (p["metadata"].get("annotations") or {}).get("tandem.dev/template") != digest]
+        if deployment["spec"].get("paused") or not old or len(pods) < deployment["spec"]["replicas"]:
+            return False
+        serving = {p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") == "Running"}
+        old.sort(key=lambda p: p["metadata"]["name"] in serving)
+        if len(serving) < len(pods) and old[0]["metadata"]["name"] in serving:
+            return False
+        del self.items["Pod", REF.namespace, old[0]["metadata"]["name"]]
+        return True
 
     def state(self):
         """What is, without versions, times and names that chance gave."""

@@ -52,7 +52,7 @@ def everything(found):
     key = children.transfer_key(OWNER, "ab" * 32)
     return [
         *children.access(OWNER),
-        *children.services(OWNER),
+        *children.services(OWNER, found),
         *pools,
         router,
         *children.budgets(OWNER, found),

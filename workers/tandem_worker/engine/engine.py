@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.request import (
     EngineError,
     EngineSettings,
-    EngineStats,
     InvalidRequestError,
     ModelInfo,
     PrefillSink,
@@ -35,6 +33,7 @@ from tandem_worker.engine.runner import Runner
 from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
 from tandem_worker.engine.sequence import SequenceState, fresh, handed_over
+from tandem_worker.engine.stats import look, retry_after_s
 from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
@@ -44,13 +43,12 @@ if TYPE_CHECKING:
 
     from tandem_worker.engine.grammar import Grammars
     from tandem_worker.engine.model import LoadedModel
-    from tandem_worker.engine.request import Story
+    from tandem_worker.engine.request import EngineStats, Story
     from tandem_worker.engine.scheduler import StepPlan
 
 LOG = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
 STOP_WAIT_S = 30.0
-LONGEST_RETRY_S = 60
 
 
 class Engine:
@@ -249,35 +247,12 @@ class Engine:
     def stats(self) -> EngineStats:
         """A look at it, for metrics."""
         with self._lock:
-            queues, work = self._queues, self._runner.work
-            waiting = queues.waiting + len(queues.joining)  # for a prefill, or for a seat in the batch
-            return EngineStats(
-                running=len(queues.everyone()) - waiting,
-                waiting=waiting,
-                prefill_waiting_tokens=sum(one.left for one in queues.prefill.values()),
-                kv_usage=1 - self._pool.free_pages / self._pool.pages,
-                quarantined_pages=self._pool.quarantined_pages,
-                prefix_queries=queues.prefix_queries,
-                prefix_hits=queues.prefix_hits,
-                prefill_tokens=work.prefill_tokens,
-                prefill_busy_s=work.prefill_busy_s,
-                decode_steps=work.decode_steps,
-                decode_busy_s=work.decode_busy_s,
-                decode_tokens=work.decode_tokens,
-                preemptions=queues.preemptions,
-                kv_events=self.events.count,
-                guesses=self._runner.tally.proposed,
-                guesses_kept=self._runner.tally.kept,
-            )
+            return look(self._queues, self._pool, self._runner, self.events)
 
     def retry_after_s(self) -> int:
-        """When half of what waits will be computed, by the rate so far: 1 to 60 seconds."""
+        """For whoever is turned away: see stats.py."""
         with self._lock:
-            work, left = self._runner.work, sum(one.left for one in self._queues.prefill.values())
-        # A full engine is never idle, so its decodes belong to the time that a prompt token takes.
-        busy_s = work.prefill_busy_s + work.decode_busy_s
-        half_s = left / 2 * busy_s / work.prefill_tokens if work.prefill_tokens else 0.0
-        return min(max(math.ceil(half_s), 1), LONGEST_RETRY_S)
+            return retry_after_s(self._runner.work, self._queues.waiting_tokens)
 
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)

@@ -57,6 +57,11 @@ class Queues:
         """Sequences that hold no pages yet; `max_queue` bounds them."""
         return sum(not one.started for one in self.prefill.values())
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens that are yet to be computed."""
+        return sum(one.left for one in self.prefill.values())
+
     def next_step(self) -> StepPlan:
         """Seat those who join, decide, and carry out preemption until a step remains that has its pages."""
         while (plan := self._plan()).preempt:

@@ -196,3 +196,51 @@ def test_load_stays_balanced(prefills, decodes, prompts):
     waiting = [registry.load(f"p{i}").prefill_tokens for i in range(prefills)]
     assert max(requests) - min(requests) <= 1
     assert max(waiting) - min(waiting) <= max(prompts)
+
+
+def of_revision(name: str, revision: str, requests: int = 0, *, ready: bool = True) -> Candidate:
+    role = {"p": Role.PREFILL, "d": Role.DECODE, "b": Role.BOTH}[name[0]]
+    worker = Worker(name, f"{name}:8000", f"{name}:8001", role, ready, revision=revision)
+    return Candidate(worker, requests)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("d0", "old", 9), of_revision("d1", "new")],
+            ("p0", "d0"),
+            id="a new decode worker without its prefill half waits",
+        ),
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("d0", "old", 9), of_revision("p1", "new"), of_revision("d1", "new")],
+            ("p1", "d1"),
+            id="both halves are up: it serves, with its own kind",
+        ),
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("p1", "new"), of_revision("d1", "new")],
+            ("p1", "d1"),
+            id="the old half that is left is left alone",
+        ),
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("d1", "new")],
+            ("", "d1"),
+            id="no revision is whole: a decode worker does the whole job",
+        ),
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("d0", "old", 9), of_revision("b1", "new")],
+            ("", "b1"),
+            id="one that does both is whole by itself",
+        ),
+        pytest.param(
+            [of_revision("p0", "old"), of_revision("d0", "old"), of_revision("p1", "new"),
+             of_revision("d1", "new", ready=False)],
+            ("p0", "d0"),
+            id="a half that is not ready does not count",
+        ),
+    ],
+)  # fmt: skip
+def test_revisions_serve_as_pairs(candidates, expected):
+    choice = place(Ask(10), candidates, NOTHING, 0)
+    assert isinstance(choice, Pair)
+    assert choice.key == expected

@@ -1,4 +1,4 @@
-"""One trace across router, decode worker and prefill worker, at a loopback OTLP receiver; and none where nobody asks."""
+"""One trace across router, decode worker and prefill worker, at a loopback OTLP receiver; none where nobody asks."""
 
 from __future__ import annotations
 

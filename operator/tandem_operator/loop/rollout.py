@@ -1,0 +1,108 @@
+"""A rollout as the pods show it: who is of the wanted template, what is wrong with the new ones, which pools wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_POOL, LABEL_REVISION, LABEL_ROLE
+from tandem_operator.loop.faults import Fault, is_ready, stalling_fault
+from tandem_operator.plan.facts import Role
+from tandem_operator.plan.rollout import Lane, Member, pools_to_hold
+from tandem_operator.templates.names import TEMPLATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tandem_operator.loop.observe import Seen
+
+Object = dict[str, Any]
+
+
+def digest_in(template: Object) -> str:
+    """The digest that a pod, or a pod template, carries; '' for what was made before there were any."""
+    return str((template["metadata"].get("annotations") or {}).get(TEMPLATE, ""))
+
+
+def held_pools(seen: Seen, digests: Mapping[str, str]) -> frozenset[str]:
+    """Pools whose Deployment is to be paused, by the digests that their pods are to have."""
+    members = members_of(seen, digests)
+    old = {member.pool for member in members if not member.current}
+    lanes = [
+        Lane(
+            pool.name,
+            Role(pool.role.lower()),
+            int(item["spec"].get("replicas", 1)),
+            bool(item["spec"].get("paused")),
+        )
+        for pool in seen.resource.spec.pools
+        if (item := seen.pools.get(pool.name)) is not None
+    ]
+    return pools_to_hold(members, lanes, unhealthy=bool(old) and fault_of_new(seen, digests) is not None)
+
+
+def members_of(seen: Seen, digests: Mapping[str, str]) -> list[Member]:
+    """The living workers."""
+    return [member_of(pod, digests) for pod in workers_of(seen) if label(pod, LABEL_POOL) in digests]
+
+
+def member_of(pod: Object, digests: Mapping[str, str]) -> Member:
+    """A worker pod as a rollout sees it."""
+    pool, role = label(pod, LABEL_POOL), label(pod, LABEL_ROLE)
+    return Member(
+        name=pod["metadata"]["name"],
+        pool=pool,
+        role=Role(role) if role in set(Role) else Role.BOTH,
+        ready=is_ready(pod),
+        revision=label(pod, LABEL_REVISION),
+        current=digest_in(pod) == digests[pool],
+    )
+
+
+def fault_of_new(seen: Seen, digests: Mapping[str, str]) -> Fault | None:
+    """What is wrong with workers of the wanted template, as far as only an edit heals it."""
+    return stalling_fault([p for p in workers_of(seen) if digest_in(p) == digests.get(label(p, LABEL_POOL))])
+
+
+def live_digests(seen: Seen) -> dict[str, str]:
+    """What the pools' Deployments want now."""
+    return {
+        name: digest_in(item["spec"]["template"]) for name, item in seen.pools.items() if "template" in item["spec"]
+    }
+
+
+def paused_words(seen: Seen) -> str | None:
+    """Why the rollout is paused, and by what it goes on; None where none is under way, or all is well."""
+    digests = live_digests(seen)
+    old = [member for member in members_of(seen, digests) if not member.current]
+    fault = fault_of_new(seen, digests) if old else None
+    if fault is None:
+        return None
+    words = f"{len(old)} workers of the former template stay ({sum(m.ready for m in old)} ready)"
+    return f"the rollout is paused, {words}: {fault.message}; mend the spec, or revert it"
+
+
+def progress_words(seen: Seen) -> str | None:
+    """How far the rollout of the workers is; None where none is under way."""
+    members = members_of(seen, live_digests(seen))
+    if all(member.current for member in members):
+        return None
+    return ", ".join(f"{pool} {counted([m for m in members if m.pool == pool])}" for pool in seen.pools) + " renewed"
+
+
+def counted(members: Sequence[Member]) -> str:
+    """`1 of 4`."""
+    return f"{sum(m.current and m.ready for m in members)} of {len(members)}"
+
+
+def workers_of(seen: Seen) -> list[Object]:
+    """Worker pods that are not going."""
+    return [
+        pod
+        for pod in seen.pods
+        if label(pod, LABEL_COMPONENT) == COMPONENT_WORKER and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def label(pod: Object, name: str) -> str:
+    """A label's value, '' where there is none."""
+    return str((pod["metadata"].get("labels") or {}).get(name, ""))
