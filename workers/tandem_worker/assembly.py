@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
+from tandem_worker.engine import (
+    Engine,
+    EngineError,
+    EngineSettings,
+    Grammars,
+    LoadedModel,
+    Tokenizer,
+    load_model,
+    load_tokenizer,
+)
+from tandem_worker.engine.parallel import Leader, join
+from tandem_worker.ranks import Ranks, start_ranks
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.defaults import Defaults, read_defaults
 from tandem_worker.server.service import Loaded, Service
@@ -18,6 +30,8 @@ from tandem_worker.transfer.node import Node
 from tandem_worker.transfer.ticket import State
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tandem_worker.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +45,7 @@ class LoadedParts:
     engine: Engine
     tokenizer: Tokenizer
     defaults: Defaults
+    ranks: Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,7 @@ class Assembled:
     engine: Engine
     node: Node
     kv_port: int
+    ranks: Ranks
 
     async def stop(self) -> None:
         """End the connections, then the engine."""
@@ -48,6 +64,7 @@ class Assembled:
             await asyncio.to_thread(self.engine.stop)
         except EngineError as error:
             LOG.warning("%s", error)
+        await asyncio.to_thread(self.ranks.end)
 
 
 def load(settings: Settings) -> LoadedParts:
@@ -62,8 +79,9 @@ def load(settings: Settings) -> LoadedParts:
         max_queue=settings.max_queue,
         threads=settings.threads,
         speculate=settings.speculate,
+        tensor_parallel=settings.tensor_parallel,
     )
-    model = load_model(settings.model, sizes)
+    model, ranks = load_ranks(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
     tokenizer.check_fits(model.info.vocab, str(settings.model))
     if not model.info.eos_ids:  # some repositories name it in the tokenizer's files alone
@@ -71,7 +89,24 @@ def load(settings: Settings) -> LoadedParts:
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
     grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
     draft = None if settings.draft_model is None else load_model(settings.draft_model, sizes)
-    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer, read_defaults(settings.model))
+    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer, read_defaults(settings.model), ranks)
+
+
+def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
+    """The model, and the processes that have the rest of it. Raises ModelLoadError."""
+    if sizes.tensor_parallel == 1:
+        return load_model(path, sizes), Ranks()
+    if sizes.threads is None:  # each rank a share of the cores, or they would stand in each other's way
+        sizes = replace(sizes, threads=max(1, (os.cpu_count() or 1) // sizes.tensor_parallel))
+    ranks, address = start_ranks(path, sizes)
+    try:
+        model = load_model(path, sizes)
+        join(0, sizes.tensor_parallel, address)
+    except BaseException:
+        ranks.end()
+        raise
+    LOG.info("tensor parallelism over %d ranks; no KV transfer: this worker does whole jobs", sizes.tensor_parallel)
+    return replace(model, leader=Leader(model.decoder)), ranks
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -127,6 +162,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
             page_tokens=settings.page_tokens,
             max_queue=settings.max_queue,
             defaults=parts.defaults,
+            takes_halves=settings.tensor_parallel == 1,
         )
     )
-    return Assembled(engine, node, kv_port)
+    return Assembled(engine, node, kv_port, parts.ranks)

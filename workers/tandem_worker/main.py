@@ -26,6 +26,8 @@ from tandem_worker.tracing import make_tracing
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 CANNOT_START: Final = 2
+CANNOT_SERVE: Final = 3  # not the settings' fault: start again
+RANK_LOST_S: Final = 5.0
 DRAIN_S: Final = 25.0  # below the pod's 30 s of grace
 DRAIN_AT_LEAST_S: Final = 1.0  # until routers have seen that this worker is not ready
 LOOK_EVERY_S: Final = 0.05
@@ -33,7 +35,7 @@ FIRST_TOKEN_SLACK_S: Final = 60.0
 
 
 def main() -> None:
-    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings."""
+    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings, 3 a rank is gone."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
@@ -94,10 +96,26 @@ class Worker:
         except ModelLoadError as error:
             return give_up(str(error))
         LOG.info("%s is ready", self._settings.served_name)
-        await stopped
+        lost = asyncio.create_task(assembled.ranks.lost())
+        await asyncio.wait({stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            return await self._give_up_replica(assembled, lost.result())
+        lost.cancel()
         await self._drain()
         await assembled.stop()
         return 0
+
+    async def _give_up_replica(self, assembled: Assembled, reason: str) -> int:
+        """Without one rank there is no model: whoever is served is told, and the process ends, at once."""
+        self._service.phase = Phase.DRAINING
+        try:
+            async with asyncio.timeout(RANK_LOST_S):
+                await assembled.stop()
+        except TimeoutError:
+            give_up(reason)
+            os._exit(CANNOT_SERVE)  # the engine's thread waits for a rank that is no more
+        give_up(reason)
+        return CANNOT_SERVE
 
     async def _load(self) -> Assembled:
         model = await asyncio.to_thread(load, self._settings)

@@ -48,6 +48,7 @@ class Settings:
     connections: int = 1
     speculate: int = 0
     draft_model: Path | None = None
+    tensor_parallel: int = 1
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -80,6 +81,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         connections=flags.transfer_connections,
         speculate=flags.speculate,
         draft_model=model_path(flags.draft_model) if flags.draft_model else None,
+        tensor_parallel=flags.tensor_parallel,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -121,6 +123,9 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--speculate", type=natural, default=0, help="tokens to guess ahead when decoding; 0: none")
     parser.add_argument("--draft-model", default="", help="file:///directory of a small model that guesses; default: "
                         "what followed the same words before")  # fmt: skip
+    parser.add_argument(
+        "--tensor-parallel", type=positive, default=1, help="ranks that share the model, a process each"
+    )
     return parser
 
 

@@ -16,6 +16,8 @@ from tandem_worker.engine.linear import Linear, make_linear
 from tandem_worker.engine.rope import rotary_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from tandem_worker.engine.config import ModelConfig
@@ -74,6 +76,7 @@ class Decoder:
         """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory."""
         self.config = config
         self.dtype = dtype
+        self.reduce: Callable[[Tensor], Tensor] = lambda part: part  # see parallel.py
         self._embedding = tensors.pop("model.embed_tokens.weight")
         self._layers = tuple(_layer(config, tensors, index) for index in range(config.layers))
         self._norm = tensors.pop("model.norm.weight")
@@ -86,9 +89,10 @@ class Decoder:
         rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
         for index, layer in enumerate(self._layers):
             normed = self._normed(hidden, layer.attention_norm)
-            hidden = hidden + layer.output(self._attend(layer, layer.qkv(normed), rotary, batch, kv[:, index]))
+            found = self._attend(layer, layer.qkv(normed), rotary, batch, kv[:, index])
+            hidden = hidden + self.reduce(layer.output(found))
             gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(fn.silu(gate) * up)
+            hidden = hidden + self.reduce(layer.down(fn.silu(gate) * up))
         return self._head(self._normed(hidden[batch.wanted], self._norm))
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
 STOP_WAIT_S = 30.0
+NO_TRANSFER = "this worker's pages lie on several ranks (--tensor-parallel): it does whole jobs, no halves of them"
 
 
 class Engine:
@@ -68,7 +69,7 @@ class Engine:
         self.info: ModelInfo = model.info
         self._settings = settings
         self._grammars = grammars
-        self._store = KvStore(model.info, settings, model.decoder.dtype)
+        self._store = KvStore(model.info, settings, model.decoder.dtype, model.decoder.config.kv_heads)
         self.events = KvEvents(settings.page_tokens)
         self._pool = PagePool(
             self._store.pages, settings.page_tokens, cache=settings.prefix_cache, on_removed=self.events.removed
@@ -77,6 +78,7 @@ class Engine:
         self._queues = Queues(self._pool, bounds, self.events)
         self._reservations = Reservations(self._pool, self._store)
         self._runner = Runner(model, self._store, settings, draft)
+        self._store.on_clear = self._runner.clear_elsewhere
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._cancelled: set[SequenceState] = set()
         self._age = 0
@@ -106,6 +108,7 @@ class Engine:
         if self._thread.is_alive():
             raise EngineError(f"the engine's step did not end within {STOP_WAIT_S:.0f} s; end the process")
         self._fail(self._queues.everyone(), "the worker is stopping")
+        self._guarded([], self._runner.stop)
 
     def submit(self, id: str, prompt: Sequence[int], sampling: Sampling, on_token: Callable[[Token], None]) -> None:
         """Prefill and decode here. Raises QueueFullError, PromptTooLongError, InvalidRequestError."""
@@ -125,6 +128,7 @@ class Engine:
 
         Raises QueueFullError, PromptTooLongError, InvalidRequestError.
         """
+        self._check_whole()
         sequence = self._sequence(id, prompt, sampling)
         sequence.sink = sink
         if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
@@ -174,6 +178,7 @@ class Engine:
 
         Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
         """
+        self._check_whole()
         check_request(id, prompt, sampling, self.info.vocab, self._settings.max_context)
         chain = page_chain(prompt, self._settings.page_tokens)
         with self._lock:
@@ -254,6 +259,10 @@ class Engine:
         with self._lock:
             return retry_after_s(self._runner.work, self._queues.waiting_tokens)
 
+    def _check_whole(self) -> None:
+        if self._settings.tensor_parallel > 1:
+            raise InvalidRequestError(NO_TRANSFER)
+
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)
         sequence = fresh(key, prompt, sampling, self._settings.page_tokens)
@@ -287,6 +296,7 @@ class Engine:
                     self._mark_asked(plan)
                     if not (dropped or plan.decode or plan.prefill or plan.ask):
                         self._lock.wait(IDLE_WAIT_S)
+                        self._guarded([], self._runner.rest)
                         continue
                 for one in dropped:
                     self._tell_failed(one, "cancelled")

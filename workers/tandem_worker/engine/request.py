@@ -118,6 +118,7 @@ class EngineSettings:
     threads: int | None = None
     prefix_cache: bool = True
     speculate: int = 0  # tokens to guess ahead; 0: none
+    tensor_parallel: int = 1  # ranks, each a process
 
 
 @dataclass(frozen=True, slots=True)

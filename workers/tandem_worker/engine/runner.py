@@ -16,6 +16,9 @@ from tandem_worker.engine.speculation import PromptLookup, Speculation, Tally
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
+    from tandem_worker.engine.decoder import Batch
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineSettings, Token
     from tandem_worker.engine.sampler import Picked
@@ -62,7 +65,7 @@ class Runner:
         guesses = {} if self._speculation is None else self._speculation.guesses(sequences)
         size, dtype = self._settings.page_tokens, self._model.decoder.dtype
         batch, ordered = step_batch(sequences, guesses, size, dtype, self._window)
-        logits = self._model.decoder.forward(batch, self._store.tensor)
+        logits = self._forward(batch)
         draws = [
             one.draw(self._eos_ids, guess[:place])
             for one in ordered
@@ -93,11 +96,31 @@ class Runner:
             self._speculation.judged(one, len(guess), len(tokens) - 1)
         return tokens
 
+    def _forward(self, batch: Batch) -> Tensor:
+        if self._model.leader is not None:
+            self._model.leader.run(batch)
+        return self._model.decoder.forward(batch, self._store.tensor)
+
+    def rest(self) -> None:
+        """Nothing is to be computed: other ranks, if any, hear that this one lives."""
+        if self._model.leader is not None:
+            self._model.leader.beat()
+
+    def stop(self) -> None:
+        """Nothing will be computed any more."""
+        if self._model.leader is not None:
+            self._model.leader.stop()
+
+    def clear_elsewhere(self, pages: Sequence[int]) -> None:
+        """These pages of other ranks, if any, are zeroed too."""
+        if self._model.leader is not None:
+            self._model.leader.clear(pages)
+
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
         batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.dtype, self._window)
-        logits = self._model.decoder.forward(batch, self._store.tensor)
+        logits = self._forward(batch)
         for one, count in pieces:
             one.computed += count
         complete = [one for one, _ in pieces if not one.left]
