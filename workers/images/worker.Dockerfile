@@ -9,6 +9,8 @@ RUN uv venv /opt/tandem && uv pip install --python /opt/tandem/bin/python --requ
 COPY operator operator
 COPY workers workers
 RUN uv pip install --python /opt/tandem/bin/python --no-deps --no-build-isolation .
+# The engine's kernels for CPUs with AVX-512; a starting worker compiles nothing.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && /opt/tandem/bin/python -m tandem_worker.engine.native
 
 FROM python:3.11-slim
 # 65532: the user that the operator's pod specs name; it owns nothing and needs only /tmp.

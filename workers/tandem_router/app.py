@@ -5,10 +5,10 @@ from __future__ import annotations
 import aiohttp
 from aiohttp import web
 
-from tandem_router.attempts import CONNECT_S, whole
 from tandem_router.engines.base import BrokenStreamError
 from tandem_router.errors import RefusedError, refusal
 from tandem_router.ledger import Ledger
+from tandem_router.mail import CONNECT_S, whole
 from tandem_router.mounted import Keys
 from tandem_router.placement import Pair
 from tandem_router.proxy import MAX_BODY, Proxy

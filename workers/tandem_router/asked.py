@@ -12,8 +12,8 @@ from tandem_router.overlap import prompt_blocks
 
 # Bytes of JSON per prompt token, for weighing requests against each other before a tokeniser has seen them.
 BYTES_PER_TOKEN = 4
-# What only the router and the workers may say to each other.
-INTERNAL_FIELDS = ("kv_transfer_params",)
+# What only the router and the workers may say to each other: a client could name an address in them.
+INTERNAL_FIELDS = ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 T = TypeVar("T")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

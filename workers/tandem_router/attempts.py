@@ -9,17 +9,16 @@ from dataclasses import dataclass
 import aiohttp
 
 from tandem_router.asked import Asked
-from tandem_router.engines.base import BrokenStreamError, Engine, Verdict
+from tandem_router.engines.base import BadAnswerError, BrokenStreamError, Engine, Errand, Order, Verdict
 from tandem_router.errors import RefusedError
+from tandem_router.mail import CONNECT_S, Heard, Mail, UnreachableError
 from tandem_router.metrics import Metrics
 from tandem_router.overlap import Overlap
 from tandem_router.placement import Ask, Nowhere, Pair, Tried, culprits
 from tandem_router.workers import Registry, Share
 
 TRIES = 3
-CONNECT_S = 2.0
 WORKER_WAIT_S = 5.0  # as long as a flip or a restart may leave a role without a worker
-LONGEST_ANSWER = 32 * 1024 * 1024
 
 log = logging.getLogger("tandem_router.attempts")
 
@@ -45,32 +44,49 @@ class Bell:
 
 @dataclass(slots=True)
 class Answer:
-    """A worker's answer: its first bytes when `streamed`, else the whole body. Closing it gives the load back."""
+    """A worker's answer: its first bytes when `streamed`, else the whole body. Closing it gives the load back.
 
-    response: aiohttp.ClientResponse
+    `told`: what the client is told of its way, where the worker's own headers do not.
+    """
+
+    heard: Heard
     share: Share
-    body: bytes
-    streamed: bool
+    told: dict[str, str]
+    beside: asyncio.Task[Heard] | None = None  # the prefill worker's answer to the same request
+
+    @property
+    def response(self) -> aiohttp.ClientResponse:
+        """Status and headers."""
+        return self.heard.response
+
+    @property
+    def body(self) -> bytes:
+        """What came of it so far."""
+        return self.heard.body
+
+    @property
+    def streamed(self) -> bool:
+        """Is there more to `read`?"""
+        return self.heard.streamed
 
     async def read(self) -> bytes:
         """More of a stream, as it comes; empty at its end. Raises BrokenStreamError."""
-        try:
-            return await self.response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise BrokenStreamError(f"the worker broke off: {type(error).__name__}: {error}") from error
+        return await self.heard.more()
 
     def close(self) -> None:
         """Done with it. A connection that was not read to its end is closed, which tells the worker to stop."""
         self.response.close()
+        if self.beside is not None:
+            self.beside.cancel()
         self.share.end()
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Nothing came of a pair; `worker_gone`: its decode worker could not even be connected to."""
+    """Nothing came of a pair; `gone`: the worker that could not even be connected to."""
 
     reason: str
-    worker_gone: bool = False
+    gone: str = ""
 
 
 class Attempts:
@@ -103,16 +119,16 @@ class Attempts:
             if number:
                 self._metrics.retries.inc()
             sent = {**headers, **self._engine.headers(pair, request_id)}
-            came = await self._try(pair, asked, path, sent)
+            came = await self._try(pair, asked, Mail(self._session, path, sent))
             if isinstance(came, Failure):
-                tried = tried.without_worker(pair.decode.name) if came.worker_gone else tried.without_pair(pair)
+                tried = tried.without_worker(came.gone) if came.gone else tried.without_pair(pair)
             else:
                 verdict = self._engine.verdict(came.response.status, came.response.headers)
                 if verdict is Verdict.PASS_ON or (verdict is Verdict.FULL and full is not None):
                     self._judge(pair, tried, came)
                     return came
                 if verdict is Verdict.FULL:
-                    full, tried = came, tried.without_worker(pair.decode.name)
+                    full, tried = came, tried.without_worker(came.heard.worker)
                 else:
                     tried = tried.without_pair(pair)
             why = _why(pair, came)
@@ -133,21 +149,24 @@ class Attempts:
                 return choice
             await self._bell.wait(left)
 
-    async def _try(self, pair: Pair, asked: Asked, path: str, headers: dict[str, str]) -> Answer | Failure:
+    async def _try(self, pair: Pair, asked: Asked, mail: Mail) -> Answer | Failure:
         """One pair, up to its first bytes."""
+        errand = self._engine.errand(pair, asked.body)
         had = self._overlap.cached(asked.blocks).get((pair.prefill or pair.decode).name, 0)
         share = self._registry.begin(pair, max(asked.prompt_tokens - had, 0))
         came = None
         try:
-            came = await self._begun(pair, share, asked, path, headers)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self._registry.penalise(pair.decode.name, asyncio.get_running_loop().time())
-            return Failure(f"cannot connect ({error})", worker_gone=True)
-        except (aiohttp.ClientError, OSError, BrokenStreamError) as error:
+            came = await carry_out(errand, pair, share, mail)
+        except UnreachableError as error:
+            self._registry.penalise(error.worker, asyncio.get_running_loop().time())
+            return Failure(f"cannot connect ({error})", gone=error.worker)
+        except (aiohttp.ClientError, OSError, BrokenStreamError, BadAnswerError) as error:
             return Failure(f"{type(error).__name__}: {error}")
         finally:
             if came is None:
                 share.end()
+        if not came.streamed:
+            came.close()  # all of it is here
         return came
 
     def _judge(self, pair: Pair, tried: Tried, came: Answer) -> None:
@@ -160,23 +179,31 @@ class Attempts:
         for name in culprits(tried, pair):
             self._registry.penalise(name, now)
 
-    async def _begun(self, pair: Pair, share: Share, asked: Asked, path: str, headers: dict[str, str]) -> Answer:
-        response = await self._session.post(
-            f"http://{pair.decode.address}{path}", data=asked.body, headers=headers, allow_redirects=False
-        )
-        answer = None
-        try:
-            streamed = response.status == 200 and response.content_type == "text/event-stream"
-            body = await (response.content.readany() if streamed else whole(response))
-            if streamed and not body:
-                raise BrokenStreamError("the worker ended the stream before its first byte")
-            answer = Answer(response, share, body, streamed)
-            if not streamed:
-                answer.close()  # all of it is here
-            return answer
-        finally:
-            if answer is None:
-                response.close()
+
+async def carry_out(errand: Errand, pair: Pair, share: Share, mail: Mail) -> Answer:
+    """Send the pair's workers what the errand says. A prefill worker's refusal is the whole answer."""
+    told = told_of(pair, errand)
+    if errand.order is Order.BESIDE and pair.prefill is not None:
+        heard, beside = await mail.both(pair.prefill, errand.prefill_body, pair.decode, errand.decode_body(b""))
+        return Answer(heard, share, told, beside)
+    prefilled = b""
+    if errand.order is Order.BEFORE and pair.prefill is not None:
+        heard = await mail.ask(pair.prefill, errand.prefill_body)
+        if heard.response.status != 200:
+            return Answer(heard, share, told)
+        share.prefilled()
+        prefilled = heard.body
+    return Answer(await mail.ask(pair.decode, errand.decode_body(prefilled)), share, told)
+
+
+def told_of(pair: Pair, errand: Errand) -> dict[str, str]:
+    """The way of a request whose workers do not tell it themselves."""
+    prefill = pair.prefill.name if pair.prefill and errand.order is not Order.NEVER else ""
+    return {
+        "x-tandem-path": "disaggregated" if prefill else "local",
+        "x-tandem-worker": pair.decode.name,
+        "x-tandem-prefill-worker": prefill,
+    }
 
 
 def new_session() -> aiohttp.ClientSession:
@@ -189,17 +216,6 @@ def new_session() -> aiohttp.ClientSession:
         skip_auto_headers=("Accept-Encoding", "User-Agent"),
         trust_env=False,
     )
-
-
-async def whole(response: aiohttp.ClientResponse) -> bytes:
-    """All of an answer. Raises BrokenStreamError where it is too long."""
-    parts, size = [], 0
-    while data := await response.content.readany():
-        size += len(data)
-        if size > LONGEST_ANSWER:
-            raise BrokenStreamError(f"the answer is longer than {LONGEST_ANSWER} bytes")
-        parts.append(data)
-    return b"".join(parts)
 
 
 def _why(pair: Pair, came: Answer | Failure) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import aiohttp
 import msgspec
 
-from tandem_router.attempts import CONNECT_S
 from tandem_router.discovery import ApiRefusedError, Lines, backoff_s
+from tandem_router.mail import CONNECT_S
 from tandem_router.overlap import Overlap
 from tandem_router.worker import Worker
 

@@ -23,7 +23,7 @@ from tandem_router.access import Access, AccessError, find_access
 from tandem_router.app import Face
 from tandem_router.attempts import Attempts, Bell, new_session
 from tandem_router.discovery import Discovery, Selection
-from tandem_router.engines.tandem import TandemEngine
+from tandem_router.engines import ENGINES
 from tandem_router.followers import Followers
 from tandem_router.ledger import Ledger
 from tandem_router.mounted import Certificate, Keys, Mounted, MountError, follow
@@ -50,6 +50,7 @@ class Settings:
     port: int
     targets: Targets
     patience: Patience
+    engine: str = "tandem"
     keys_folder: Path | None = None
     tls_folder: Path | None = None
     tls_port: int = 8443
@@ -69,6 +70,7 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--ttft-ms", type=_positive, required=True, help="the resource's TTFT target")
     parser.add_argument("--tpot-ms", type=_positive, required=True, help="the resource's TPOT target")
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="tandem", help="what the workers are")
     parser.add_argument("--first-byte-timeout", type=_positive, default=120.0, metavar="SECONDS")
     parser.add_argument("--api-keys-dir", type=Path, metavar="DIR", help="each file holds a key that clients may use")
     parser.add_argument("--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key: the API is HTTPS alone")
@@ -80,6 +82,7 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
         port=given.port,
         targets=Targets(given.ttft_ms / 1000, given.tpot_ms / 1000),
         patience=Patience(first_byte=given.first_byte_timeout),
+        engine=given.engine,
         keys_folder=given.api_keys_dir,
         tls_folder=given.tls_dir,
         tls_port=given.tls_port,
@@ -132,15 +135,17 @@ async def serve(
     stop = stop or _stop_on_signals()
     bell = Bell()
     ledger = Ledger(settings.targets, asyncio.get_running_loop().time)
-    registry = Registry()
+    engine = ENGINES[settings.engine]()
+    registry = Registry(works_alone=engine.works_alone)
 
     def changed() -> None:
         ledger.metrics.workers(registry.serving())
-        caches.sync(registry.workers)
+        if settings.engine == "tandem":  # others tell of their pages in ways of their own
+            caches.sync(registry.workers)
         bell.ring()
 
     async with new_session() as workers, aiohttp.ClientSession() as api:
-        engine, overlap = TandemEngine(), Overlap()
+        overlap = Overlap()
         caches = Followers(workers, overlap)
         registry.on_change = changed
         attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)

@@ -75,13 +75,15 @@ class Nowhere:
     reason: str
 
 
-def place(ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int) -> Pair | Nowhere:
+def place(
+    ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int, *, works_alone: bool = True
+) -> Pair | Nowhere:
     """The least loaded decode worker, and the prefill worker with the least to compute.
 
-    A decode worker does the whole job when no prefill worker is above suspicion, or when its role is `both` and no
-    prefill worker has less to do. Ties go round by `turn`. Never a worker that is not ready, is being deleted, or was
-    tried in vain. Only workers of one revision share a request, and while one has both roles, one that lacks a role
-    (a rollout has just begun, or is about to end) is left alone.
+    A decode worker does the whole job when no prefill worker is above suspicion and its engine can (`works_alone`), or
+    when its role is `both` and no prefill worker has less to do. Ties go round by `turn`. Never a worker that is not
+    ready, is being deleted, or was tried in vain. Only workers of one revision share a request, and while one has both
+    roles, one that lacks a role (a rollout has just begun, or is about to end) is left alone.
     """
     able = _of_whole_revisions([c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers])
     order = _rotation(able, turn)
@@ -90,10 +92,11 @@ def place(ask: Ask, candidates: Sequence[Candidate], tried: Tried, turn: int) ->
         partners = [c for c in able if _may_prefill_for(c.worker, decode.worker)]
         partners.sort(key=lambda c: _prefill_cost(c, decode, ask, tried, order))
         trusted = [c for c in partners if not _is_suspect(c, tried)]
-        choice = _paired(decode, trusted, tried) or _alone(decode, tried) or _paired(decode, partners, tried)
+        alone = _alone(decode, tried) if works_alone or decode.worker.role is Role.BOTH else None
+        choice = _paired(decode, trusted, tried) or alone or _paired(decode, partners, tried)
         if choice is not None:
             return choice
-    return _nowhere(candidates, able, tried)
+    return _nowhere(candidates, able, tried, lacking=Role.PREFILL if decodes else Role.DECODE)
 
 
 def _paired(decode: Candidate, partners: Sequence[Candidate], tried: Tried) -> Pair | None:
@@ -172,11 +175,11 @@ def culprits(tried: Tried, served: Pair) -> set[str]:
     return (alone | twice) - good - {""}
 
 
-def _nowhere(candidates: Sequence[Candidate], able: Sequence[Candidate], tried: Tried) -> Nowhere:
+def _nowhere(candidates: Sequence[Candidate], able: Sequence[Candidate], tried: Tried, *, lacking: Role) -> Nowhere:
     if tried.pairs or tried.workers:
         return Nowhere(Role.DECODE, "every pair of workers that could serve was tried")
     ready = ", ".join(f"{c.worker.name} ({c.worker.role.value})" for c in able[:8]) or "none"
     return Nowhere(
-        Role.DECODE,
-        f"no ready worker has the role decode (or both): {len(candidates)} workers known, ready: {ready}",
+        lacking,
+        f"no ready worker has the role {lacking.value} (or both): {len(candidates)} workers known, ready: {ready}",
     )

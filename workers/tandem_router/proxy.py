@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from dataclasses import dataclass
 
-import aiohttp
 from aiohttp import web
 
 from tandem_router.asked import Asked, read_asked
@@ -93,8 +92,8 @@ class Proxy:
             headers["traceparent"] = trace
         answer = await self._answer(request.path, asked, headers, deadline, request_id)
         try:
-            journey.path = answer.response.headers.get("x-tandem-path", "")
-            headers = _passed_on(answer.response, request_id)
+            headers = _passed_on(answer, request_id)
+            journey.path = headers.get("x-tandem-path", "")
             if not answer.streamed:
                 return self._whole(answer, journey, headers)
             response = web.StreamResponse(headers=headers)
@@ -164,8 +163,10 @@ def finish(span: Span, journey: Journey) -> None:
     span.end(f"ended with {journey.code}" if not 200 <= journey.code < 500 else "")
 
 
-def _passed_on(response: aiohttp.ClientResponse, request_id: str) -> dict[str, str]:
-    headers = {name: response.headers[name] for name in TO_CLIENT if name in response.headers}
+def _passed_on(answer: Answer, request_id: str) -> dict[str, str]:
+    response = answer.response
+    headers = dict(answer.told) if response.status == 200 else {}
+    headers |= {name: response.headers[name] for name in TO_CLIENT if name in response.headers}
     headers["x-tandem-request-id"] = request_id
     return headers
 

@@ -55,11 +55,12 @@ class Share:
 class Registry:
     """Pods come in by `replace`, `put` and `remove`; requests go out by `choose` and `begin`."""
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None, *, works_alone: bool = True) -> None:
         self._workers: dict[str, Worker] = {}
         self._loads: dict[str, Load] = {}
         self._penalties: dict[str, Penalty] = {}
         self._turn = 0
+        self._works_alone = works_alone  # may a decode worker do the whole job?
         self.on_change = on_change
 
     @property
@@ -93,11 +94,11 @@ class Registry:
     def choose(self, ask: Ask, tried: Tried, now: float) -> Pair | Nowhere:
         """Place a request; takes nothing yet."""
         self._turn += 1
-        return place(ask, [self._candidate(w, now) for w in self._workers.values()], tried, self._turn)
+        return self._place(ask, tried, now)
 
     def can_place(self, now: float) -> Pair | Nowhere:
         """Could a request be placed now? Changes nothing."""
-        return place(Ask(0), [self._candidate(w, now) for w in self._workers.values()], Tried(), self._turn)
+        return self._place(Ask(0), Tried(), now)
 
     def begin(self, pair: Pair, tokens: int) -> Share:
         """Book a request of `tokens` prompt tokens on its workers."""
@@ -122,6 +123,10 @@ class Registry:
         for worker in self._workers.values():
             counts[worker.role] += worker.can_serve
         return counts
+
+    def _place(self, ask: Ask, tried: Tried, now: float) -> Pair | Nowhere:
+        seen = [self._candidate(worker, now) for worker in self._workers.values()]
+        return place(ask, seen, tried, self._turn, works_alone=self._works_alone)
 
     def _candidate(self, worker: Worker, now: float) -> Candidate:
         load = self._loads.get(worker.name) or Load()

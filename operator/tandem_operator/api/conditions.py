@@ -106,6 +106,14 @@ REASONS: Final = (
     Reason(
         STALLED,
         "True",
+        "TemplateRefused",
+        "A template asks for what this cluster's operator does not allow, or contradicts the operator's own value; the "
+        "message names each field.",
+        "Take the field out, or have the cluster's operator allow it (TANDEM_TEMPLATE_ALLOW, Helm: templateAllow).",
+    ),
+    Reason(
+        STALLED,
+        "True",
         "ModelLoadFailed",
         "A worker could not load the model; the message quotes it.",
         "Correct spec.model, or the image that carries the model.",

@@ -65,7 +65,6 @@ class NotYet:
 
 
 REMOVE = "remove it"
-ONE = "use 1"
 
 _POOL_HARDWARE = (
     "teraflops",
@@ -76,39 +75,18 @@ _POOL_HARDWARE = (
     "resourceName",
     "nodeSelector",
 )
-_TEMPLATE = (
-    "labels",
-    "affinity",
-    "topologySpreadConstraints",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "imagePullSecrets",
-    "volumes",
-    "volumeMounts",
-    "containers",
-    "env[].valueFrom",
-)
 _BEHAVIOR = ("scaleUp", "scaleDown")
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
     NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
-    NotYet("spec.model.dtype", "use bfloat16 or float32", only=("bfloat16", "float32")),
     NotYet("spec.model.authSecretRef", REMOVE),
     NotYet("spec.model.cache", REMOVE),
-    NotYet("spec.engine.name", "use tandem", only=("tandem",)),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
     *(
         NotYet(f"spec.pools[].hardware.{field}", "remove it and name an accelerator of the catalogue")
         for field in _POOL_HARDWARE
     ),
-    *(
-        NotYet(f"spec.pools[].parallelism.{degree}", ONE, only=(1,))
-        for degree in ("tensor", "pipeline", "expert", "data")
-    ),
-    *(NotYet(f"spec.{owner}.template.{field}", REMOVE) for owner in ("pools[]", "router") for field in _TEMPLATE),
-    NotYet("spec.transfer.backend", "use tcp", only=("tcp",)),
     NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
     NotYet("spec.transfer.rdma.devices", REMOVE),
     NotYet("spec.transfer.rdma.gidIndex", REMOVE),

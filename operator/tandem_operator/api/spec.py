@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from tandem_operator.api.base import Part, Rule, whole
+from tandem_operator.api.engines import DEGREES, ENGINES, Ability
 from tandem_operator.api.spec_model import Engine, Model
 from tandem_operator.api.spec_pool import Pool
 from tandem_operator.api.spec_rebalance import Rebalance, Slo
@@ -47,7 +48,35 @@ def _roles_reachable(spec: Spec) -> bool:
 
 
 def _flips_possible(spec: Spec) -> bool:
-    return not spec.rebalance.role_flips or (spec.mode != "Colocated" and spec.engine.name == "tandem")
+    return not spec.rebalance.role_flips or (spec.mode != "Colocated" and ENGINES[spec.engine.name].flips)
+
+
+def _experts_fit(spec: Spec) -> bool:
+    return all(p.parallelism.expert in (1, p.parallelism.tensor * p.parallelism.data) for p in spec.pools)
+
+
+def _degrees_fit(spec: Spec) -> bool:
+    lacking = set(DEGREES) - set(ENGINES[spec.engine.name].degrees)
+    return all(getattr(pool.parallelism, degree) == 1 for pool in spec.pools for degree in lacking)
+
+
+def _degrees_of(name: str) -> str:
+    """CEL: no pool uses a degree that the engine lacks."""
+    lacking = [degree for degree in DEGREES if degree not in ENGINES[name].degrees]
+    ones = " && ".join(f"p.parallelism.{degree} == 1" for degree in lacking)
+    return f"(self.engine.name != '{name}' || self.pools.all(p, {ones}))"
+
+
+def _list(of: Callable[[Ability], Iterable[str]]) -> str:
+    """What each engine takes, in words."""
+    return "; ".join(f"{name} takes {', '.join(of(engine))}" for name, engine in ENGINES.items())
+
+
+def _choice(value: str, of: Callable[[Ability], Iterable[str]]) -> str:
+    """CEL: the value is one that the engine takes."""
+    return " && ".join(
+        f"(self.engine.name != '{name}' || {value} in {list(of(engine))})" for name, engine in ENGINES.items()
+    )
 
 
 # A pool's fewest accelerators, in CEL; expert parallelism reuses the ranks of the others.
@@ -92,11 +121,37 @@ RULES = (
         field=".rebalance.roles",
     ),
     Rule(
-        message="roleFlips needs mode Disaggregated and an engine whose workers can change their role (tandem)",
+        message="roleFlips needs mode Disaggregated and an engine whose workers can change their role (tandem, vllm)",
         holds=_flips_possible,
         cel="!has(self.rebalance.roleFlips) || !self.rebalance.roleFlips "
-        "|| (self.mode != 'Colocated' && self.engine.name == 'tandem')",
+        f"|| (self.mode != 'Colocated' && self.engine.name in {[n for n, e in ENGINES.items() if e.flips]})",
         field=".rebalance.roleFlips",
+    ),
+    Rule(
+        message=f"the engine cannot transfer by this backend; {_list(lambda engine: engine.backends)}",
+        holds=lambda s: s.mode == "Colocated" or s.transfer.backend in ENGINES[s.engine.name].backends,
+        cel="self.mode == 'Colocated' || " + _choice("self.transfer.backend", lambda engine: engine.backends),
+        field=".transfer.backend",
+    ),
+    Rule(
+        message=f"the engine cannot compute in this dtype; {_list(lambda engine: engine.dtypes)}",
+        holds=lambda s: s.model.dtype in ENGINES[s.engine.name].dtypes,
+        cel=_choice("self.model.dtype", lambda engine: engine.dtypes),
+        field=".model.dtype",
+    ),
+    Rule(
+        message="the engine lacks this kind of parallelism: "
+        + "; ".join(f"{n} has {', '.join(e.degrees) or 'none'}" for n, e in ENGINES.items()),
+        holds=_degrees_fit,
+        cel=" && ".join(_degrees_of(name) for name, e in ENGINES.items() if set(e.degrees) != set(DEGREES)),
+        field=".pools",
+    ),
+    Rule(
+        message="parallelism.expert must be 1, or tensor * data: the experts are spread over all ranks of a stage",
+        holds=_experts_fit,
+        cel="self.pools.all(p, p.parallelism.expert == 1 "
+        "|| p.parallelism.expert == p.parallelism.tensor * p.parallelism.data)",
+        field=".pools",
     ),
 )
 
@@ -138,5 +193,5 @@ class Spec(Part):
     def flips_roles(self) -> bool:
         """May workers change their role? As written, else whatever mode and engine can do."""
         if self.rebalance.role_flips is None:
-            return self.mode != "Colocated" and self.engine.name == "tandem"
+            return self.mode != "Colocated" and ENGINES[self.engine.name].flips
         return self.rebalance.role_flips

@@ -11,16 +11,40 @@ from tandem_operator.api.base import ObjectName, Part, Rule
 DType = Literal["bfloat16", "float16", "float32"]
 EngineName = Literal["tandem", "vllm", "sglang"]
 
-# Worker options that follow from the resource; an argument that repeats one would contradict it.
+# Options that follow from the resource, in every engine's spelling; an argument that repeats one would contradict it.
 OWNED_OPTIONS = (
     "--model",
+    "--model-path",
+    "--revision",
     "--served-name",
+    "--served-model-name",
     "--dtype",
     "--max-context",
+    "--max-model-len",
+    "--context-length",
     "--host",
     "--port",
     "--kv-port",
     "--transfer-backend",
+    "--kv-transfer-config",
+    "--tensor-parallel",
+    "--tensor-parallel-size",
+    "--pipeline-parallel-size",
+    "--data-parallel-size",
+    "--enable-expert-parallel",
+    "-tp",
+    "-pp",
+    "-dp",
+    "--tp",
+    "--tp-size",
+    "--pp-size",
+    "--dp-size",
+    "--ep-size",
+    "--enable-dp-attention",
+    "--disaggregation-mode",
+    "--disaggregation-transfer-backend",
+    "--disaggregation-bootstrap-port",
+    "--disaggregation-ib-device",
 )
 
 
@@ -66,7 +90,8 @@ Argument = Annotated[str, Field(max_length=512)]
 
 
 def _args_are_free(engine: Engine) -> bool:
-    return not any(arg.split("=", 1)[0] in OWNED_OPTIONS for arg in engine.args)
+    # vLLM also takes single keys of an option: --kv-transfer-config.kv_role.
+    return not any(arg.split("=", 1)[0].split(".", 1)[0] in OWNED_OPTIONS for arg in engine.args)
 
 
 class Engine(Part):
@@ -75,18 +100,27 @@ class Engine(Part):
     name: EngineName = "tandem"
     """Which engine: tandem, vllm or sglang. Default: tandem."""
     image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9._:/@-]*$")] = ""
-    """Container image of the workers. Default: "", the image that the operator was installed with."""
+    """Container image of the workers; vllm and sglang need one, by a tag that stays or a digest. Default: "", the image
+    that the operator was installed with (tandem)."""
     args: list[Argument] = Field(
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
     """Arguments added to the worker's command, one list item each. What follows from the resource (model, name, dtype,
-    context, host, ports, transfer) cannot be repeated here. Example: ["--max-batch", "32"]. Default: none."""
+    context, host, ports, parallelism, transfer) cannot be repeated here. Example: ["--max-batch", "32"]. Default:
+    none."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            message=f"these options follow from the resource and cannot be set here: {', '.join(OWNED_OPTIONS)}",
+            message="an option that follows from the resource (model, name, dtype, context, host, ports, parallelism, "
+            "transfer) cannot be set here",
             holds=_args_are_free,
-            cel=f"!has(self.args) || self.args.all(a, !(a.split('=', 2)[0] in {list(OWNED_OPTIONS)}))",
+            cel=f"!has(self.args) || self.args.all(a, !(a.split('=', 2)[0].split('.', 2)[0] in {list(OWNED_OPTIONS)}))",
             field=".args",
+        ),
+        Rule(
+            message="engines vllm and sglang need the image to run: the operator comes with tandem's alone",
+            holds=lambda engine: engine.name == "tandem" or bool(engine.image),
+            cel="self.name == 'tandem' || (has(self.image) && self.image != '')",
+            field=".image",
         ),
     )

@@ -77,9 +77,16 @@ class EnvVar(Part):
     value: Annotated[str, Field(max_length=4096)] = ""
     """Its value, as it is. Default: empty."""
     value_from: Opaque | None = None
-    """A source for the value, as in a pod's spec."""
+    """A source for the value instead: fieldRef, resourceFieldRef, configMapKeyRef or secretKeyRef, as in a pod's spec.
+    Example: {secretKeyRef: {name: proxy, key: url}}."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="value and valueFrom exclude each other",
+            holds=lambda e: e.value_from is None or not e.value,
+            cel="!has(self.valueFrom) || self.value == ''",
+            field=".valueFrom",
+        ),
         Rule(
             message="names that begin with POD_ or TANDEM_ are the operator's",
             holds=lambda e: not e.name.startswith(RESERVED_ENV),
@@ -97,12 +104,17 @@ Objects = Annotated[list[Opaque], Field(max_length=16)]
 
 
 class PodTemplate(Part):
-    """An overlay on the pods that the operator makes: these fields and no others."""
+    """An overlay on the pods that the operator makes: these fields and no others.
+
+    Lists merge with the operator's by the same keys as in kubectl's patches; what contradicts the operator's own values
+    is refused (Stalled/TemplateRefused).
+    """
 
     resources: Resources = whole(Resources)
     """CPU, memory and extended resources of the main container; GPUs and RDMA devices are added by the operator."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=16)] = Field(default_factory=dict)
-    """Labels that a node must have, besides those that the accelerator asks for. Default: none."""
+    """Labels that a node must have, besides those that the accelerator asks for. Example: {karpenter.sh/nodepool: gpu}.
+    Default: none."""
     tolerations: list[Toleration] = Field(default_factory=list, max_length=16, json_schema_extra=ATOMIC)
     """Taints that the pods accept, besides the accelerator's own (nvidia.com/gpu). Default: none."""
     env: list[EnvVar] = Field(
@@ -110,31 +122,38 @@ class PodTemplate(Part):
         max_length=64,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    """Environment variables of the main container. Example: [{name: UCX_LOG_LEVEL, value: info}]. Default: none."""
+    """Environment variables of the main container. Example: [{name: UCX_LOG_LEVEL, value: info}]. They replace those
+    that follow from spec.transfer.rdma (UCX_*, NCCL_*). Default: none."""
     annotations: Annotated[dict[str, Annotated[str, Field(max_length=16_384)]], Field(max_length=32)] = Field(
         default_factory=dict
     )
-    """Annotations of the pods. Example: {k8s.v1.cni.cncf.io/networks: rdma-net}. Default: none."""
+    """Annotations of the pods. Example: {kueue.x-k8s.io/podset-preferred-topology: rack}. They replace the operator's
+    for autoscalers (safe-to-evict, do-not-disrupt). Default: none."""
     labels: Annotated[dict[str, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels of the pods, besides the operator's."""
+    """Labels of the pods, besides the operator's. Example: {kueue.x-k8s.io/queue-name: gpu}. Default: none."""
     affinity: Opaque | None = None
-    """Affinity of the pods, as in a pod's spec."""
+    """Affinity of the pods, as in a pod's spec. A required node affinity holds besides the accelerator's; a preferred
+    pod affinity replaces the operator's (pods of one resource near each other). Default: none."""
     topology_spread_constraints: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
-    """Spread over zones and hosts, as in a pod's spec."""
+    """Spread of the pods over zones and nodes, as in a pod's spec; one for a topologyKey replaces the operator's for
+    that key. Default: routers spread over nodes and zones, workers do not spread."""
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods."""
+    """PriorityClass of the pods: who is preempted for whom. Default: the cluster's own default class."""
     runtime_class_name: ObjectName | None = None
-    """RuntimeClass of the pods."""
+    """RuntimeClass of the pods, where containers on GPU nodes need another runtime. Example: nvidia. Default: none."""
     scheduler_name: ObjectName | None = None
-    """Scheduler of the pods."""
+    """Scheduler of the pods. Example: volcano. Default: default-scheduler."""
     image_pull_secrets: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
-    """Secrets for the image registry, as in a pod's spec."""
+    """Secrets of the resource's namespace for the image registry, as in a pod's spec. Example: [{name: registry}].
+    Default: none."""
     volumes: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
-    """Further volumes, as in a pod's spec."""
+    """Further volumes, as in a pod's spec; one called tmp or shm replaces the operator's scratch space of that name.
+    hostPath and service account tokens need the cluster operator's permission. Default: none."""
     volume_mounts: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
-    """Mounts of the further volumes in the main container, as in a pod's spec."""
+    """Mounts of the further volumes in the main container, as in a pod's spec. Default: none."""
     containers: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
-    """Further containers beside the main one, as in a pod's spec."""
+    """Further containers beside the main one, as in a pod's spec; they get no capability and no privilege unless they
+    ask and the cluster operator permits. One called worker (router) adds to the main container. Default: none."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

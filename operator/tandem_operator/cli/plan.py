@@ -76,7 +76,7 @@ def consult(  # one argument a flag
         kinds=kinds_of(devices, shape, traffic.longest_tokens),
         traffic=traffic,
         slo=Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile),
-        max_batch=max_batch_of(spec.engine.args),
+        max_batch=max_batch_of(spec.engine.args, spec.engine.name),
         budget_gpus=gpus or budget_of(spec),
         budget_per_device=dict(spec.rebalance.budget.per_accelerator),
         objective=objective,

@@ -19,6 +19,8 @@ MERGE = "application/merge-patch+json"
 TIMEOUT_S = 15.0  # one request: connect and read
 MAX_LIST = 50_000  # objects of one kind; more is refused rather than read without end
 PAGE = 500
+# A field that the schema does not have: server-side apply answers it with 500 and these words, and no retry mends it.
+UNTYPED = "failed to create typed patch object"
 
 Object = dict[str, Any]
 
@@ -175,6 +177,8 @@ def error_of(status: int, text: str, what: str) -> ApiError:
     reason = str(refusal.get("reason") or f"Http{status}") if isinstance(refusal, dict) else f"Http{status}"
     said = str(refusal.get("message") or "no message") if isinstance(refusal, dict) else "no message"
     message = f"{what}: {said[:600]}"
+    if UNTYPED in message:
+        return ApiError("Invalid", message)
     if status == 404:
         return NotFoundError(reason, message)
     if reason == "AlreadyExists":

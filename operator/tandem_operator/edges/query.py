@@ -1,9 +1,23 @@
-"""One PromQL query for all resources: a union of branches, each marked with the `fact` that it is."""
+"""One PromQL query for all resources: a union of branches, each marked with the `fact` that it is.
+
+What clients get is the router's word, whatever the engine. Of workers' own metrics, vLLM and SGLang have those below;
+neither has busy time or tokens that wait, so these facts stay unknown there.
+"""
 
 from __future__ import annotations
 
 BY = "namespace, resource"
 MODEL_LABELS = "parameters, layers, hidden_size, heads, kv_heads, head_dim, vocab, element_bytes"
+
+
+# A Tandem metric, and what has its meaning elsewhere.
+ALIKE = {
+    "tandem_num_requests_running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
+    "tandem_num_requests_waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
+    "tandem_prefill_tokens_total": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
+    "tandem_decode_tokens_total": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
+    "tandem_decode_steps_total": ("vllm:iteration_tokens_total_count",),  # a histogram with one entry a step
+}
 
 
 def escaped(value: str) -> str:
@@ -13,13 +27,18 @@ def escaped(value: str) -> str:
 
 def branches(window_s: int, namespace: str) -> dict[str, str]:
     """The expression of each fact; rates are per second over `window_s`. namespace '' = all."""
-    only = '{resource!=""' + (f',namespace="{escaped(namespace)}"' if namespace else "") + "}"
+    only = 'resource!=""' + (f',namespace="{escaped(namespace)}"' if namespace else "")
+
+    def series(metric: str) -> str:
+        if metric not in ALIKE:
+            return f"{metric}{{{only}}}"
+        return f'{{__name__=~"{"|".join((metric, *ALIKE[metric]))}",{only}}}'
 
     def rate(metric: str, *by: str) -> str:
-        return f"sum by ({', '.join((BY, *by))}) (rate({metric}{only}[{window_s}s]))"
+        return f"sum by ({', '.join((BY, *by))}) (rate({series(metric)}[{window_s}s]))"
 
     def now(metric: str, *by: str) -> str:
-        return f"sum by ({', '.join((BY, *by))}) ({metric}{only})"
+        return f"sum by ({', '.join((BY, *by))}) ({series(metric)})"
 
     return {
         "up": now("up"),
@@ -37,10 +56,11 @@ def branches(window_s: int, namespace: str) -> dict[str, str]:
         "decode_steps": rate("tandem_decode_steps_total", "role"),
         "waiting": now("tandem_num_requests_waiting", "role"),
         "waiting_tokens": now("tandem_prefill_waiting_tokens", "role"),
-        "workers": f"count by ({BY}, role) (tandem_num_requests_running{only})",
+        # A vLLM worker has a series for each of its data-parallel engines.
+        "workers": f"count by ({BY}, role) ({now('tandem_num_requests_running', 'role', 'pod')})",
         "load": f"{now('tandem_num_requests_running', 'pod')} + {now('tandem_num_requests_waiting', 'pod')}",
-        "model": f"max by ({BY}, {MODEL_LABELS}) (tandem_model_info{only})",
-        "backend": f"max by ({BY}, backend) (tandem_transfer_backend_info{only})",
+        "model": f"max by ({BY}, {MODEL_LABELS}) ({series('tandem_model_info')})",
+        "backend": f"max by ({BY}, backend) ({series('tandem_transfer_backend_info')})",
     }
 
 

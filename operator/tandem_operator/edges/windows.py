@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem_operator.edges.quantile import Quantile, quantile
-from tandem_operator.plan.facts import Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
+from tandem_operator.plan.facts import SIZES, Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -102,7 +102,7 @@ def model_of(facts: Facts | None) -> ModelShape | None:
     if facts is None or facts.model is None:
         return None
     try:
-        sizes = {name: int(facts.model[name]) for name in ModelShape.__slots__}
+        sizes: dict[str, Any] = {name: int(facts.model[name]) for name in SIZES}
     except (KeyError, ValueError):
         return None
     return ModelShape(**sizes)

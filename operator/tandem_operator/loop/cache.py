@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name
+# What a pod's spec is made of, and no pass reads: the Deployment has it too. Thousands of pods stay small without it.
+BULK = frozenset({"containers", "initContainers", "volumes", "affinity", "tolerations", "topologySpreadConstraints"})
 
 
 def version_of(item: Object) -> int:
@@ -29,6 +32,15 @@ def ref_of(kind: str, item: Object) -> Ref | None:
     return Ref(metadata["namespace"], name) if name else None
 
 
+def slim(kind: str, item: Object) -> Object:
+    """The object without what no pass reads."""
+    metadata = {k: v for k, v in item["metadata"].items() if k != "managedFields"}
+    found = {**item, "kind": kind, "metadata": metadata}
+    if kind == "Pod" and "spec" in item:
+        found["spec"] = {k: v for k, v in item["spec"].items() if k not in BULK}
+    return found
+
+
 class Cache:
     """Objects by kind, namespace and name. An older version never replaces a newer one, nor a deleted one."""
 
@@ -36,6 +48,8 @@ class Cache:
         self._items: dict[Key, Object] = {}
         self._of: defaultdict[Ref, set[Key]] = defaultdict(set)
         self._gone: dict[Key, int] = {}
+        self._stamps: dict[Ref, int] = {}
+        self._numbers = itertools.count(1)
 
     def put(self, kind: str, item: Object) -> bool:
         """Keep an object, if it is news; True where it is."""
@@ -46,14 +60,10 @@ class Cache:
         if (known is not None and version_of(known) >= version) or self._gone.get(key, -1) >= version:
             return False
         self._forget(key)
-        # Kept without what no pass reads, by kind and field, so that thousands of pods stay small.
-        self._items[key] = {
-            **item,
-            "kind": kind,
-            "metadata": {k: v for k, v in metadata.items() if k != "managedFields"},
-        }
+        self._items[key] = slim(kind, item)
         if (ref := ref_of(kind, item)) is not None:
             self._of[ref].add(key)
+            self._moved(kind, ref)
         return True
 
     def drop(self, kind: str, item: Object) -> None:
@@ -103,10 +113,19 @@ class Cache:
         keys = sorted(key for key in self._of[ref] if key[0] == kind) if ref in self._of else []
         return [self._items[key] for key in keys]
 
+    def stamp(self, ref: Ref) -> int:
+        """Another number after every change of the resource's children: equal stamps, equal children."""
+        return self._stamps.get(ref, 0)
+
+    def _moved(self, kind: str, ref: Ref) -> None:
+        if kind != RESOURCE:
+            self._stamps[ref] = next(self._numbers)
+
     def _forget(self, key: Key) -> None:
         item = self._items.pop(key, None)
         if item is not None and (ref := ref_of(key[0], item)) is not None:
             self._of[ref].discard(key)
+            self._moved(key[0], ref)
             if not self._of[ref]:
                 del self._of[ref]
 

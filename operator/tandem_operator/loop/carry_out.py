@@ -45,12 +45,23 @@ PRUNED = (
 
 
 async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
-    """All steps in order, until one cannot be done now."""
+    """All steps in order, until one cannot be done now; none where all were found done for exactly this."""
+    before = standing(plan, seen, world)
+    if world.carried.get(seen.ref) == before:
+        return DONE
     for step in STEPS:
         outcome = await step(plan, seen, world)
         if not isinstance(outcome, Done):
             return outcome
+    if standing(plan, seen, world) == before:
+        world.carried[seen.ref] = before
     return DONE
+
+
+def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
+    """All that the steps read, apart from settings: while it is the same, a step that was done is done."""
+    spec = (seen.owner.uid, seen.resource.metadata.generation, seen.accelerators)
+    return (*spec, plan.target, frozenset(world.absent), world.cache.stamp(seen.ref))
 
 
 async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001

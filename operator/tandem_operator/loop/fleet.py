@@ -27,6 +27,7 @@ HISTORY = 40  # windows kept of each resource at least; more where its scale-dow
 SPARE = 3  # ... and as many more, so that a late look does not shorten the span
 IDLE_INTERVAL_S = 15  # where there is no resource to ask for
 NOT_ASKED = Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus was not asked yet")
+NEVER = datetime.min.replace(tzinfo=UTC)
 EARLY = 0.9  # a look that is due within a tenth of its interval is taken along
 
 
@@ -63,6 +64,7 @@ class Look:
     backend: str | None = None  # transfer backend that the workers report
     at: datetime | None = None
     number: int = 0
+    repeats: int = 0  # looks in a row, up to this one, that said what the one before said
 
 
 class Fleet:
@@ -78,7 +80,7 @@ class Fleet:
         return self._looks.get(ref, Look())
 
     async def observe(self, subjects: Iterable[Subject], now: datetime) -> list[Ref]:
-        """Ask once, for every resource that is due; gives those that have a new look."""
+        """Ask once, for every resource that is due; gives those whose look is news."""
         known = list(subjects)
         self._looks = {s.ref: look for s in known if (look := self._looks.get(s.ref)) is not None}
         due = [subject for subject in known if self._is_due(subject, now)]
@@ -94,7 +96,7 @@ class Fleet:
             for subject in due:
                 facts = reading.get((subject.ref.namespace, subject.ref.name))
                 self._looks[subject.ref] = self._seen(subject, facts, now)
-        return [subject.ref for subject in due]
+        return [subject.ref for subject in due if is_news(self._looks[subject.ref], subject)]
 
     def _is_due(self, subject: Subject, now: datetime) -> bool:
         at = self.look(subject.ref).at
@@ -103,24 +105,40 @@ class Fleet:
     def _blind(self, before: Look, error: PrometheusError, now: datetime) -> Look:
         # The history stays: that nobody answers says nothing about the past, and its age shows in its times.
         verdict = Verdict(Answer.NO, f"Prometheus{error.reason}", error.message)
-        return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
+        return counted(before, replace(before, metrics=verdict, loads={}), now)
 
     def _seen(self, subject: Subject, facts: Facts | None, now: datetime) -> Look:
         before = self.look(subject.ref)
         verdict = metrics_verdict(facts)
         if facts is None or not facts.number("up"):
-            return replace(before, metrics=verdict, loads={}, at=now, number=before.number + 1)
+            return counted(before, replace(before, metrics=verdict, loads={}), now)
         history = deque(before.history, maxlen=subject.windows)
         history.append(window_of(facts, subject.slo, now, self._window_s))
-        return Look(
+        look = Look(
             metrics=verdict,
             history=tuple(history),
             model=model_of(facts) or before.model,
             loads=facts.labelled("load"),
             backend=backend_of(facts) or before.backend,
-            at=now,
-            number=before.number + 1,
         )
+        return counted(before, look, now)
+
+
+def counted(before: Look, look: Look, now: datetime) -> Look:
+    """The look with its time and number, and how often the same was seen before it."""
+    repeats = before.repeats + 1 if before.number and said(before) == said(look) else 0
+    return replace(look, at=now, number=before.number + 1, repeats=repeats)
+
+
+def said(look: Look) -> tuple[object, ...]:
+    """What a look says, without when."""
+    newest = replace(look.history[-1], at=NEVER) if look.history else None
+    return look.metrics, newest, look.model, look.loads, look.backend
+
+
+def is_news(look: Look, subject: Subject) -> bool:
+    """Can a judgement of this look differ from the last one's? Not where every window that is kept says the same."""
+    return look.repeats < (subject.windows if look.history else 1)
 
 
 def backend_of(facts: Facts) -> str | None:

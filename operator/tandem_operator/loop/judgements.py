@@ -50,7 +50,8 @@ def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[s
     if (watched := judge_monitoring(seen)) is not None:
         found[MONITORING_READY] = watched
     if not seen.look.number:
-        found |= remembered(seen)
+        # What the spec alone answers needs no memory, which is of another spec perhaps.
+        found |= {kind: v for kind, v in remembered(seen).items() if found[kind].answer is Answer.UNKNOWN}
     if stalled is not None:
         found[STALLED] = stalled
     elif (progress := judge_progress(seen, serving, outcome)) is not None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
+    from tandem_operator.loop.refs import Ref
+
 log = logging.getLogger(__name__)
 PASS_DEADLINE_S = 120.0
 
@@ -54,16 +56,24 @@ def world_of(settings: Settings, kube: Kube) -> World:
 
 def subjects(world: World) -> list[Subject]:
     """Every readable resource, for the fleet observer."""
-    found = []
+    read: dict[Ref, tuple[str, Subject | None]] = {}
     for ref, body in world.cache.resources():
-        try:
-            spec = parse(body).spec
-        except InvalidResourceError:
-            continue  # its own pass says so in its status
-        slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
-        calm = steadiness_of(spec.rebalance.behavior).down_window_s
-        found.append(Subject(ref, slo, spec.rebalance.interval_seconds, calm))
-    return found
+        version = f"{body['metadata']['uid']} {body['metadata']['generation']}"
+        known = world.subjects.get(ref)
+        read[ref] = known if known and known[0] == version else (version, subject_of(ref, body))
+    world.subjects = read
+    return [subject for _, subject in read.values() if subject is not None]
+
+
+def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
+    """What the observer must know; None of a resource that cannot be read: its own pass says so in its status."""
+    try:
+        spec = parse(body).spec
+    except InvalidResourceError:
+        return None
+    slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
+    calm = steadiness_of(spec.rebalance.behavior).down_window_s
+    return Subject(ref, slo, spec.rebalance.interval_seconds, calm)
 
 
 async def run(world: World, stop: asyncio.Event) -> None:

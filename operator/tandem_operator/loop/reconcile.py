@@ -14,13 +14,14 @@ from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
 from tandem_operator.edges.events import post
 from tandem_operator.edges.kinds import RESOURCE
-from tandem_operator.loop.carry_out import carry_out
+from tandem_operator.loop.carry_out import carry_out, standing
 from tandem_operator.loop.observe import Seen, observe, parse
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.status import refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
+from tandem_operator.templates.overlay import TemplateRefusedError
 
 if TYPE_CHECKING:
     from tandem_operator.loop.world import World
@@ -64,9 +65,11 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
     world.asked[ref] = look
+    before = standing(plan, seen, world)
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
-    after = observe(world, ref, body, parse(body), now)
+    moved = body is not seen.body or standing(plan, seen, world) != before
+    after = observe(world, ref, body, parse(body), now) if moved else seen
     found = status_of(after, plan, outcome, now)
     await write_status(world, body, after.status, found, now)
     world.metrics.show_target(ref, plan.target)
@@ -93,6 +96,8 @@ async def end_of(plan: Plan, seen: Seen, world: World) -> Outcome:
         return Stalled("InvalidSpec", plan.decision.message if plan.decision else "the target fits no pool")
     try:
         return await carry_out(plan, seen, world)
+    except TemplateRefusedError as error:
+        return Stalled("TemplateRefused", str(error))
     except ConflictError as error:
         return Waiting("Conflict", error.message, 1.0)
     except ApiError as error:
@@ -147,5 +152,6 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
 
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
+    world.carried.pop(ref, None)
     world.asked.pop(ref, None)
     world.metrics.forget(ref)

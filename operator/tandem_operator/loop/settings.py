@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tandem_operator.templates.allowed import ALLOWABLE
 from tandem_operator.templates.children import Images
 
 PREFIX = "TANDEM_"
@@ -32,6 +33,7 @@ class Settings(BaseModel):
     record_path: str = ""  # '': decisions are not recorded
     catalogue_path: str = ""  # folder of the mounted ConfigMap tandem-catalogue; '': the built-in catalogue
     worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
+    template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
@@ -48,6 +50,13 @@ class Settings(BaseModel):
             raise ValueError("must be http(s)://host[:port][/path], without a user or a query")
         return url
 
+    @field_validator("template_allow")
+    @classmethod
+    def _is_allowable(cls, text: str) -> str:
+        if unknown := sorted(set(filter(None, text.split(","))) - set(ALLOWABLE)):
+            raise ValueError(f"{', '.join(unknown)} is not one of {', '.join(ALLOWABLE)}")
+        return text
+
     @property
     def labels_of_monitors(self) -> dict[str, str]:
         """Labels by which this cluster's Prometheus operator selects its objects."""
@@ -56,7 +65,8 @@ class Settings(BaseModel):
     @property
     def images(self) -> Images:
         """What pods are made of."""
-        return Images(self.worker_image, self.router_image, self.worker_threads)
+        allowed = frozenset(filter(None, self.template_allow.split(",")))
+        return Images(self.worker_image, self.router_image, self.worker_threads, allowed)
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tandem_operator.api.catalogue import Accelerator
     from tandem_operator.edges.kube import Kube
     from tandem_operator.loop.cache import Cache
-    from tandem_operator.loop.fleet import Fleet
+    from tandem_operator.loop.fleet import Fleet, Subject
     from tandem_operator.loop.metrics import Metrics
     from tandem_operator.loop.queue import Queue
     from tandem_operator.loop.record import Recorder
@@ -37,3 +37,5 @@ class World:
     # Only to save work: a process that forgets them asks once more.
     keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there
     asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last
+    subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read
+    carried: dict[Ref, object] = field(default_factory=dict)  # what all steps were last found done for (carry_out)

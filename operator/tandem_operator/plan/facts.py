@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from tandem_operator.plan.performance.config import ModelConfig
+
+from tandem_operator.api.engines import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +46,7 @@ class Objective(StrEnum):
     POWER = "Power"
 
 
-MAX_BATCH = 64  # what a Tandem worker takes where its arguments do not say
+MAX_BATCH = ENGINES["tandem"].batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder's sizes, from the workers' `tandem_model_info`."""
+    """A decoder's sizes, from the workers' `tandem_model_info`.
+
+    `config`: the published one of a model that these sizes alone do not describe (experts, latent or recurrent
+    attention, windows); None for a plain dense decoder.
+    """
 
     parameters: int
     layers: int
@@ -79,6 +87,11 @@ class ModelShape:
     head_dim: int
     vocab: int
     element_bytes: int
+    config: ModelConfig | None = None
+
+
+# The sizes that workers report, all whole numbers.
+SIZES: Final = tuple(name for name in ModelShape.__slots__ if name != "config")
 
 
 @dataclass(frozen=True, slots=True)

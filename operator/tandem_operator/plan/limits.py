@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import CATALOGUE, GIB, find
-from tandem_operator.plan.facts import MAX_BATCH, Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
+from tandem_operator.api.engines import ENGINES
+from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,16 +35,17 @@ def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> L
         role_flips=spec.flips_roles,
         interval_s=rebalance.interval_seconds,
         steadiness=steadiness_of(rebalance.behavior),
-        max_batch=max_batch_of(spec.engine.args),
+        max_batch=max_batch_of(spec.engine.args, spec.engine.name),
         suspended=spec.suspend,
     )
 
 
-def max_batch_of(args: Sequence[str]) -> int:
+def max_batch_of(args: Sequence[str], engine: str = "tandem") -> int:
     """The batch that the engine's arguments allow (`--max-batch 16` or `--max-batch=16`, the last one counts)."""
+    ability = ENGINES[engine]
     words = [word for arg in args for word in arg.split("=", 1)]
-    values = [value for option, value in pairwise(words) if option == "--max-batch" and value.isascii()]
-    return int(values[-1]) if values and values[-1].isdigit() and int(values[-1]) > 0 else MAX_BATCH
+    values = [value for option, value in pairwise(words) if option == ability.batch_option and value.isascii()]
+    return int(values[-1]) if values and values[-1].isdigit() and int(values[-1]) > 0 else ability.batch
 
 
 def pool_limits(pool: Pool, dtype: str, catalogue: Mapping[str, Accelerator]) -> PoolLimits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from statistics import median
@@ -15,7 +15,7 @@ from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.outlook import at_least, outlook
 from tandem_operator.plan.predict import Load, Model
-from tandem_operator.plan.roofline import Prior, prior_of
+from tandem_operator.plan.roofline import Prior, prior_of, weighed
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -177,9 +177,9 @@ def with_pools(model: Model, seen: Observed, shape: ModelShape, share: float) ->
 
 
 def mean_prior(members: Sequence[Crew]) -> Prior:
-    """The mean of the workers' costs, field by field."""
-    total = sum(c.workers for c in members)
-    return Prior(**{f.name: sum(c.workers * getattr(c.prior, f.name) for c in members) / total for f in fields(Prior)})
+    """The mean of the workers' costs and of their room."""
+    shares = [(c.workers / sum(m.workers for m in members), c.prior) for c in members]
+    return replace(weighed(shares), kv_room_tokens=sum(share * prior.kv_room_tokens for share, prior in shares))
 
 
 def load_of(history: Sequence[Window], computed_share: float) -> Load:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import PRODUCT_LABEL
 from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.names import (
     APPLIED,
     TEMPLATE,
@@ -44,24 +45,7 @@ class Images:
     worker: str
     router: str
     worker_threads: int = 0  # 0: torch's own default
-
-
-def worker_args(spec: Spec, images: Images) -> list[str]:
-    """Command-line arguments of a worker; what the resource adds comes last."""
-    model = spec.model
-    own = {
-        "--model": model.source,
-        "--served-name": model.served_name,
-        "--dtype": model.dtype,
-        "--max-context": str(model.max_context),
-        "--host": "$(POD_IP)",
-        "--port": str(HTTP_PORT),
-        "--kv-port": str(KV_PORT),
-        "--transfer-backend": spec.transfer.backend,
-    }
-    if images.worker_threads:
-        own["--threads"] = str(images.worker_threads)
-    return [word for pair in own.items() for word in pair] + list(spec.engine.args)
+    template_allow: frozenset[str] = frozenset()  # what templates may ask for: names of allowed.ALLOWABLE
 
 
 def router_args(owner: Owner, spec: Spec) -> list[str]:
@@ -73,6 +57,7 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--port": str(HTTP_PORT),
         "--ttft-ms": str(spec.slo.ttft_milliseconds),
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
+        "--engine": spec.engine.name,
     }
     if spec.router.api_keys_secret_ref:
         own["--api-keys-dir"] = "/etc/tandem/api-keys"
@@ -106,13 +91,13 @@ def pool_deployment(
         product_label=PRODUCT_LABEL,
         gpu_resource=accelerator.resource,
         image=spec.engine.image or images.worker,
-        args=worker_args(spec, images),
+        program=program_of(spec, pool, spec.model.source, images.worker_threads),
         resource=owner.name,
         key_secret=owner.child(KEY_SECRET),
         devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
         rdma=spec.transfer.rdma.mode != "None",
     )
-    return with_digest(overlaid(deployment, pool.template))
+    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
 
 
 def revision_of(spec: Spec, images: Images) -> str:
@@ -145,7 +130,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template)
+    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
 
 
 def access(owner: Owner) -> list[Object]:

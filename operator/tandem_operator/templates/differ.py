@@ -16,15 +16,26 @@ SUFFIXES = {
 }
 
 
+# The API server does not keep a field's zero value, except where unset means something else: these are among a pod's.
+MEANT = frozenset(
+    {"allowPrivilegeEscalation", "automountServiceAccountToken", "runAsGroup", "runAsNonRoot", "runAsUser"}
+)
+
+
 def has_all(live: Any, wanted: Any) -> bool:
     """Is every field of `wanted` in `live`? Lists must have the same length, their items likewise."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
-            key in live and has_all(live[key], value) for key, value in wanted.items()
+            has_all(live[key], value) if key in live else is_unset(key, value) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return isinstance(live, list) and len(live) == len(wanted) and all(map(has_all, live, wanted))
     return bool(live == wanted) or is_same_amount(live, wanted)
+
+
+def is_unset(key: str, value: Any) -> bool:
+    """May the API server have left this field out, since its value is that of an unset one?"""
+    return key not in MEANT and (value in ("", [], {}) or (value == 0 and isinstance(value, int)))
 
 
 def is_same_amount(live: Any, wanted: Any) -> bool:

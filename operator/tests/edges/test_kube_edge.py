@@ -127,6 +127,13 @@ async def test_nobody_listens(server, kube):
         pytest.param(409, '{"reason":"AlreadyExists","message":"m"}', AlreadyExistsError, "AlreadyExists", id="exists"),
         pytest.param(409, '{"reason":"Conflict","message":"m"}', ConflictError, "Conflict", id="conflict"),
         pytest.param(422, '{"reason":"Invalid","message":"m"}', ApiError, "Invalid", id="invalid"),
+        pytest.param(
+            500,
+            '{"message":"failed to create typed patch object (a/b): .x: field not declared in schema"}',
+            ApiError,
+            "Invalid",
+            id="no such field",
+        ),
         pytest.param(502, "<html>", ApiError, "Http502", id="a page"),
         pytest.param(500, "[1]", ApiError, "Http500", id="a list"),
     ],

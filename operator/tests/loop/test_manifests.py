@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from tandem_operator.edges.kinds import KINDS
 from tandem_operator.loop.handlers import CHILDREN
 from tandem_operator.loop.settings import from_environment
+from tandem_operator.templates.allowed import ALLOWABLE
 
 REPO = Path(__file__).resolve().parents[3]
 CHART = REPO / "charts/tandem"
@@ -101,6 +103,8 @@ def test_the_chart_uses_every_value_and_knows_no_other():
     used = set(re.findall(r"\.Values\.([a-zA-Z]+)", "".join(p.read_text() for p in (CHART / "templates").iterdir())))
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert used == set(values)
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    assert schema["templateAllow"]["items"]["enum"] == list(ALLOWABLE)
     settings = set(re.findall(r"name: (TANDEM_\w+)", (CHART / "templates/deployment.yaml").read_text()))
     fields = {f"TANDEM_{name.upper()}" for name in type(from_environment({})).model_fields}
     assert settings <= fields

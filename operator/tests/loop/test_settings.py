@@ -23,6 +23,7 @@ def test_defaults_and_values():
         ("TANDEM_RECONCILE_WORKERS", "0"),
         ("TANDEM_PROMETEUS_URL", "http://host"),
         ("TANDEM_NAMESPACE", 'x"y'),
+        ("TANDEM_TEMPLATE_ALLOW", "HostPath,Everything"),
     ],
 )
 def test_a_wrong_variable_is_named(name, value):

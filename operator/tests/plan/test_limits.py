@@ -13,6 +13,8 @@ def spec(accelerator="h100-sxm", **rebalance):
             "metadata": {"name": "chat", "namespace": "serving"},
             "spec": {
                 "model": {"source": "file:///models/m", "servedName": "m"},
+                "engine": {"name": "vllm", "image": "vllm:1"},
+                "transfer": {"backend": "nixl"},
                 "pools": [
                     {"name": "p", "role": "Prefill", "hardware": hardware, "replicas": {"min": 1, "max": 4}},
                     {
@@ -48,6 +50,7 @@ def test_limits_carry_the_spec():
     assert (limits.budget_gpus, limits.budget_per_device, limits.interval_s) == (9, {"h100-sxm": 8}, 5)
     assert limits.steadiness == Steadiness(down_window_s=60)
     assert limits.slo.percentile == 95
+    assert limits.max_batch == 256
 
 
 def test_own_figures_need_no_catalogue_entry():
@@ -80,3 +83,7 @@ def test_an_unknown_accelerator_is_refused_by_name():
 )
 def test_the_batch_is_what_the_engine_was_told(args, batch):
     assert max_batch_of(args) == batch
+
+
+def test_every_engine_spells_its_batch():
+    assert max_batch_of(["--max-num-seqs=32"], "vllm") == max_batch_of(["--max-running-requests", "32"], "sglang") == 32

@@ -128,13 +128,14 @@ def test_a_workers_command_is_as_the_borders_say():
         "8",
     ]
     threads = children.Images("w", "r", worker_threads=1)
-    assert "--threads" in children.worker_args(spec(), threads)
+    (pool, _) = children.pools_of(OWNER, spec(), CATALOGUE, threads, {"prefill": 1, "decode": 1})
+    assert "--threads 1" in " ".join(container(pool)["args"])
 
 
 def test_a_routers_command_has_the_targets():
     found = container(children.router_deployment(OWNER, spec(), IMAGES))
     assert found["command"] == ["tandem-router"]
-    words = "--namespace serving --resource chat --host 0.0.0.0 --port 8000 --ttft-ms 500 --tpot-ms 40"
+    words = "--namespace serving --resource chat --host 0.0.0.0 --port 8000 --ttft-ms 500 --tpot-ms 40 --engine tandem"
     assert found["args"] == words.split()
 
 

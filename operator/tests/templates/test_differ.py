@@ -27,3 +27,15 @@ from tandem_operator.templates.differ import has_all
 )
 def test_has_all(live, wanted, same):
     assert has_all(live, wanted) is same
+
+
+@pytest.mark.parametrize("zero", [False, 0, "", [], {}])
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [
+        pytest.param("readOnly", True, id="a zero value that is not kept"),
+        pytest.param("allowPrivilegeEscalation", False, id="unset would mean something else"),
+    ],
+)
+def test_a_zero_value_that_is_not_there(key, zero, same):
+    assert has_all({}, {key: zero}) is same

@@ -1,4 +1,4 @@
-"""The overlay of `template`: each field once, and what it cannot reach."""
+"""The overlay of `template`: each field once, what it adds to, and what it cannot reach."""
 
 from __future__ import annotations
 
@@ -7,24 +7,47 @@ import copy
 import pytest
 
 from tandem_operator.api.spec_template import PodTemplate
-from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
+
+PRODUCT = {"key": "product", "operator": "In", "values": ["H100"]}
+CLOUD = {"key": "cloud", "operator": "In", "values": ["h100"]}
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def node(*terms):
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}}}
+
 
 BASE = {
+    "metadata": {"name": "chat-prefill"},
     "spec": {
         "template": {
             "metadata": {"annotations": {"prometheus.io/port": "8000"}, "labels": {"a": "b"}},
             "spec": {
+                "affinity": node([PRODUCT], [CLOUD]),
                 "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "model", "emptyDir": {}}],
                 "containers": [
                     {
                         "name": "worker",
                         "env": [{"name": "HOME", "value": "/tmp"}],
                         "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}},
+                        "securityContext": {"allowPrivilegeEscalation": False},
+                        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
                     }
                 ],
             },
         }
-    }
+    },
+}
+DEFAULTS = {
+    "metadata": {"annotations": {"keep": "true"}},
+    "spec": {
+        "affinity": {"podAffinity": {"preferred": [1]}},
+        "topologySpreadConstraints": [{"topologyKey": "zone", "maxSkew": 1}, {"topologyKey": "host", "maxSkew": 1}],
+        "containers": [{"name": "worker", "env": [{"name": "UCX_TLS", "value": "rc"}]}],
+    },
 }
 
 
@@ -36,49 +59,115 @@ def at(deployment, path):
 
 
 GPU = {"nvidia.com/gpu": "1"}
+MAIN = "spec/containers/0"
+UCX = {"name": "UCX_TLS", "value": "rc"}
+FIELD = {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def row(name, template, path, expected):
+    return pytest.param(template, path, expected, id=name)
 
 
 @pytest.mark.parametrize(
     ("template", "path", "expected"),
     [
-        pytest.param({}, "spec/containers/0/resources/limits", GPU, id="nothing laid over"),
-        pytest.param(
-            {"resources": {"limits": {"cpu": 2}}},
-            "spec/containers/0/resources/limits",
-            {"cpu": "2", **GPU},
-            id="limits are added",
-        ),
-        pytest.param(
-            {"resources": {"limits": {"cpu": 2}}}, "spec/containers/0/resources/requests", GPU, id="requests stay"
-        ),
-        pytest.param({"nodeSelector": {"disk": "fast"}}, "spec/nodeSelector", {"disk": "fast"}, id="node selector"),
-        pytest.param(
-            {"tolerations": [{"key": "spot", "operator": "Exists"}]},
+        row("nothing laid over", {}, f"{MAIN}/resources/limits", GPU),
+        row("limits add", {"resources": {"limits": {"cpu": 2}}}, f"{MAIN}/resources/limits", {"cpu": "2", **GPU}),
+        row("requests stay", {"resources": {"limits": {"cpu": 2}}}, f"{MAIN}/resources/requests", GPU),
+        row("node selector", {"nodeSelector": {"disk": "fast"}}, "spec/nodeSelector", {"disk": "fast"}),
+        row(
+            "tolerations add",
+            {"tolerations": [{"key": "spot", "operator": "Exists"}, {"key": "nvidia.com/gpu", "operator": "Exists"}]},
             "spec/tolerations",
             [{"key": "nvidia.com/gpu", "operator": "Exists"}, {"key": "spot", "operator": "Exists"}],
-            id="tolerations are added",
         ),
-        pytest.param(
-            {"env": [{"name": "X", "value": "1"}]},
-            "spec/containers/0/env",
-            [{"name": "HOME", "value": "/tmp"}, {"name": "X", "value": "1"}],
-            id="environment is added",
+        row("variable", {"env": [{"name": "X", "value": "1"}]}, f"{MAIN}/env/1", {"name": "X", "value": "1"}),
+        row("a variable's source", {"env": [FIELD]}, f"{MAIN}/env/1", FIELD),
+        row("a default's turn", {}, f"{MAIN}/env/1", UCX),
+        row(
+            "a default replaced by a source",
+            {"env": [FIELD | {"name": "UCX_TLS"}]},
+            f"{MAIN}/env/1",
+            FIELD | {"name": "UCX_TLS"},
         ),
-        pytest.param(
-            {"env": [{"name": "HOME", "value": "/x"}]},
-            "spec/containers/0/env",
-            [{"name": "HOME", "value": "/tmp"}],
-            id="the operator's own variable stays",
-        ),
-        pytest.param(
-            {"annotations": {"note": "x", "prometheus.io/port": "1"}},
+        row("label", {"labels": {"c": "d"}}, "metadata/labels", {"a": "b", "c": "d"}),
+        row(
+            "annotation",
+            {"annotations": {"note": "x", "keep": "false"}},
             "metadata/annotations",
-            {"note": "x", "prometheus.io/port": "8000"},
-            id="the operator's own annotation stays",
+            {"note": "x", "prometheus.io/port": "8000", "keep": "false"},
         ),
+        row("node affinity holds besides", {"affinity": node([ZONE])}, "spec/affinity/nodeAffinity",
+            node([PRODUCT, ZONE], [CLOUD, ZONE])["nodeAffinity"]),
+        row("pod affinity replaces the default", {"affinity": {"podAffinity": {"preferred": [2]}}},
+            "spec/affinity/podAffinity", {"preferred": [2]}),
+        row("pod affinity's default stays beside a node's", {"affinity": node([ZONE])}, "spec/affinity/podAffinity",
+            {"preferred": [1]}),
+        row("spread by key", {"topologySpreadConstraints": [{"topologyKey": "host", "maxSkew": 3}]},
+            "spec/topologySpreadConstraints",
+            [{"topologyKey": "host", "maxSkew": 3}, {"topologyKey": "zone", "maxSkew": 1}]),
+        row("priority", {"priorityClassName": "high"}, "spec/priorityClassName", "high"),
+        row("runtime", {"runtimeClassName": "nvidia"}, "spec/runtimeClassName", "nvidia"),
+        row("scheduler", {"schedulerName": "volcano"}, "spec/schedulerName", "volcano"),
+        row("pull secrets", {"imagePullSecrets": [{"name": "s"}]}, "spec/imagePullSecrets", [{"name": "s"}]),
+        row("volume", {"volumes": [{"name": "x", "emptyDir": {}}]}, "spec/volumes",
+            [{"name": "model", "emptyDir": {}}, {"name": "x", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]),
+        row("scratch space replaced whole", {"volumes": [{"name": "tmp", "ephemeral": {}}]}, "spec/volumes",
+            [{"name": "model", "emptyDir": {}}, {"name": "tmp", "ephemeral": {}}]),
+        row("mount", {"volumeMounts": [{"name": "x", "mountPath": "/x"}]}, f"{MAIN}/volumeMounts/1",
+            {"name": "x", "mountPath": "/x"}),
+        row("further container, confined", {"containers": [{"name": "log", "image": "i"}]}, "spec/containers/1",
+            {"name": "log", "image": "i", "securityContext": CONFINED}),
+        row("the main container", {"containers": [{"name": "worker", "lifecycle": {"preStop": 1}}]},
+            f"{MAIN}/lifecycle", {"preStop": 1}),
+        row("null is unset", {"affinity": {"podAffinity": None}}, "spec/affinity/podAffinity", {"preferred": [1]}),
     ],
-)
+)  # fmt: skip
 def test_overlay(template, path, expected):
     before = copy.deepcopy(BASE)
-    assert at(overlaid(BASE, PodTemplate.model_validate(template)), path) == expected
+    assert at(overlaid(BASE, PodTemplate.model_validate(template), defaults=DEFAULTS), path) == expected
     assert before == BASE, "the input is not changed"
+
+
+def other(**fields):
+    return {"containers": [{"name": "x", **fields}]}
+
+
+def secure(**fields):
+    return other(securityContext=fields)
+
+
+TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+
+
+@pytest.mark.parametrize(
+    ("template", "allowed", "words"),
+    [
+        row("a variable of the operator", {"env": [{"name": "HOME", "value": "/x"}]}, "", "env[HOME]"),
+        row("an annotation of the operator", {"annotations": {"prometheus.io/port": "1"}}, "", "prometheus.io/port"),
+        row("a label of the operator", {"labels": {"a": "c"}}, "", "metadata.labels.a is the operator's own"),
+        row(
+            "a volume of the operator", {"volumes": [{"name": "model", "emptyDir": {"medium": "Memory"}}]}, "", "model"
+        ),
+        row("a mount of the operator", {"volumeMounts": [{"name": "x", "mountPath": "/tmp"}]}, "", "/tmp"),
+        row("a container twice", {"containers": [{"name": "x"}, {"name": "x"}]}, "", "containers[x] is there twice"),
+        row("the GPU for another", other(resources={"limits": {"nvidia.com/gpu": 1}}), "", "main container's alone"),
+        row("hostPath", {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "HostPath", "volumes[h].hostPath"),
+        row("token", {"volumes": [TOKEN]}, "ServiceAccountToken", "volumes[t].projected"),
+        row("hostPort", other(ports=[{"containerPort": 1, "hostPort": 1}]), "HostPort", "containers[x].ports.hostPort"),
+        row("root", secure(runAsUser=0), "Root", "runAsUser"),
+        row("root by another name", secure(runAsNonRoot=False), "Root", "runAsUser"),
+        row("privileged", secure(privileged=True), "Privileged", "securityContext.privileged"),
+        row("escalation", secure(allowPrivilegeEscalation=True), "Privileged", "allowPrivilegeEscalation"),
+        row("capability", secure(capabilities={"add": ["SYS_ADMIN"]}), "Privileged", "capabilities.add"),
+        row("unmasked /proc", secure(procMount="Unmasked"), "Privileged", "procMount"),
+        row("unconfined", secure(seccompProfile={"type": "Unconfined"}), "Privileged", "seccompProfile"),
+    ],
+)
+def test_refused_unless_allowed(template, allowed, words):
+    with pytest.raises(TemplateRefusedError, match="chat-prefill: template: ") as refused:
+        overlaid(BASE, PodTemplate.model_validate(template), defaults=DEFAULTS)
+    assert words in str(refused.value)
+    if allowed:
+        overlaid(BASE, PodTemplate.model_validate(template), allowed=frozenset({allowed}))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tandem_router.engines.base import BrokenStreamError, Usage, Verdict
+from tandem_router.engines.base import BrokenStreamError, DecodeOnly, Errand, Usage, Verdict
 from tandem_router.placement import Pair
 
 LONGEST_EVENT = 1024 * 1024
@@ -45,6 +45,8 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 class TandemEngine:
     """The Tandem worker's protocol."""
 
+    works_alone = True
+
     def headers(self, pair: Pair, request_id: str) -> dict[str, str]:
         """The request's id, and where to have the prompt computed (absent: right here)."""
         if pair.prefill is None:
@@ -54,6 +56,10 @@ class TandemEngine:
             "x-tandem-prefill": pair.prefill.kv_address,
             "x-tandem-prefill-name": pair.prefill.name,
         }
+
+    def errand(self, pair: Pair, body: bytes) -> Errand:  # noqa: ARG002 the headers name the pair
+        """The decode worker alone is asked; it asks the prefill worker."""
+        return DecodeOnly(body)
 
     def verdict(self, status: int, headers: Mapping[str, str]) -> Verdict:
         """503 with `x-tandem-retry: pair`: another pair; 429: full; all else is the client's."""

@@ -41,9 +41,12 @@ R = TypeVar("R", bound=Rows)
 
 
 def decode_batch(
-    sequences: Sequence[R], page_tokens: int, dtype: torch.dtype, window: int | None = None
+    sequences: Sequence[R], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
 ) -> tuple[Batch, list[R]]:
-    """One row each: the last token. Also the sequences in the order of the rows. `window`: see Traits."""
+    """One row each: the last token. Also the sequences in the order of the rows.
+
+    `dtype`: of the masks, None makes none; `window`: see Traits.
+    """
     ordered = sorted(sequences, key=lambda one: -len(one.pages))
     groups: list[Group] = []
     for start, end in length_groups([len(one.pages) for one in ordered]):
@@ -64,7 +67,7 @@ def step_batch(
     sequences: Sequence[SequenceState],
     guesses: Mapping[SequenceState, list[int]],
     page_tokens: int,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     window: int | None = None,
 ) -> tuple[Batch, list[SequenceState]]:
     """As `decode_batch`; behind it, a sequence with guesses has a row for its last token and one for each guess."""
@@ -109,9 +112,11 @@ def _starts_group(longest: int, length: int, members: int) -> bool:
     return padding > max(MIN_SPREAD_PAGES, longest // 4) or (members + 1) * longest > MAX_GROUP_PAGES
 
 
-def _decode_group(ordered: Sequence[Rows], page_tokens: int, dtype: torch.dtype, window: int | None) -> Group:
+def _decode_group(ordered: Sequence[Rows], page_tokens: int, dtype: torch.dtype | None, window: int | None) -> Group:
     width = len(ordered[0].pages)
     pages = [one.pages + [one.pages[0]] * (width - len(one.pages)) for one in ordered]
+    if dtype is None:
+        return Group(len(ordered), 1, torch.tensor(pages).view(-1), None)
     lengths = torch.tensor([len(one.tokens) for one in ordered]).unsqueeze(1)
     at = torch.arange(width * page_tokens)
     hidden = at >= lengths
@@ -127,11 +132,11 @@ def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def prefill_batch(
-    pieces: Sequence[tuple[Rows, int]], page_tokens: int, dtype: torch.dtype, window: int | None = None
+    pieces: Sequence[tuple[Rows, int]], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
 ) -> Batch:
     """The next `count` tokens of each sequence; logits of the last row of those that this completes.
 
-    `window`: see Traits.
+    `dtype`: of the masks, None makes none; `window`: see Traits.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -157,8 +162,12 @@ def prefill_batch(
     )
 
 
-def _prefill_group(sequence: Rows, span: range, page_tokens: int, dtype: torch.dtype, window: int | None) -> Group:
+def _prefill_group(
+    sequence: Rows, span: range, page_tokens: int, dtype: torch.dtype | None, window: int | None
+) -> Group:
     pages = sequence.pages[: -(-span.stop // page_tokens)]
+    if dtype is None:
+        return Group(1, len(span), torch.tensor(pages), None)
     keys = len(pages) * page_tokens
     mask = window_mask = None
     if span.start:

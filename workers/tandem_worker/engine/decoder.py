@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as fn
 
-from tandem_worker.engine.linear import Linear, make_linear
+from tandem_worker.engine.linear import Linear, make_gated, make_linear
 from tandem_worker.engine.rope import rotary_tables
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tandem_worker.engine.config import ModelConfig
+    from tandem_worker.engine.native.kernels import NativeKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer; q, k, v are one matrix, and so are gate and up. `head_norms`: of queries and keys."""
+    """One layer; q, k, v are one matrix, and so are gate and up (`gated`). `head_norms`: of queries and keys."""
 
     attention_norm: Tensor
     qkv: Linear
     output: Linear
     mlp_norm: Tensor
-    gate_up: Linear
+    gated: Linear
     down: Linear
     head_norms: tuple[Tensor, Tensor] | None
     windowed: bool
@@ -72,31 +73,54 @@ class Layer:
 class Decoder:
     """A model on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, head_dim]."""
 
-    def __init__(self, config: ModelConfig, tensors: dict[str, Tensor], dtype: torch.dtype, context: int) -> None:
-        """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: dict[str, Tensor],
+        dtype: torch.dtype,
+        context: int,
+        native: NativeKernels | None = None,
+    ) -> None:
+        """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory.
+
+        `native`: None computes in torch, in `dtype`; else between weights and pages everything is fp32.
+        """
         self.config = config
         self.dtype = dtype
+        self.mask_dtype = dtype if native is None else None  # native attention goes by positions
         self.reduce: Callable[[Tensor], Tensor] = lambda part: part  # see parallel.py
+        self._native = native
         self._embedding = tensors.pop("model.embed_tokens.weight")
-        self._layers = tuple(_layer(config, tensors, index) for index in range(config.layers))
-        self._norm = tensors.pop("model.norm.weight")
-        self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"))
-        self._cos, self._sin = rotary_tables(config.rope_theta, config.head_dim, config.rope_scaling, context, dtype)
+        self._layers = tuple(_layer(config, tensors, index, native) for index in range(config.layers))
+        self._norm = _norm(tensors, "model.norm", native)
+        self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"), None, native)
+        if native is None:
+            rope = (config.rope_theta, config.head_dim, config.rope_scaling)
+            self._cos, self._sin = rotary_tables(*rope, context, dtype)
 
     def forward(self, batch: Batch, kv: Tensor) -> Tensor:
         """Write the batch's KV into `kv` and return the logits of the wanted rows, [wanted, vocab]."""
         hidden = self._embedding[batch.tokens]
-        rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
+        if self._native is not None:
+            hidden = hidden.float()
+        attend = self._attention(batch, kv)
         for index, layer in enumerate(self._layers):
-            normed = self._normed(hidden, layer.attention_norm)
-            found = self._attend(layer, layer.qkv(normed), rotary, batch, kv[:, index])
-            hidden = hidden + self.reduce(layer.output(found))
-            gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + self.reduce(layer.down(fn.silu(gate) * up))
+            qkv = layer.qkv(self._normed(hidden, layer.attention_norm))
+            hidden = hidden + self.reduce(layer.output(attend(layer, qkv, index)))
+            hidden = hidden + self.reduce(layer.down(layer.gated(self._normed(hidden, layer.mlp_norm))))
         return self._head(self._normed(hidden[batch.wanted], self._norm))
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        if self._native is not None:
+            return self._native.norm(hidden, weight)
         return fn.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.rms_epsilon)
+
+    def _attention(self, batch: Batch, kv: Tensor) -> Callable[[Layer, Tensor, int], Tensor]:
+        """From a layer, its projections and its number to what its heads found; writes the layer's KV."""
+        if self._native is not None:
+            return self._native.attention(batch, kv)
+        rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
+        return lambda layer, qkv, index: self._attend(layer, qkv, rotary, batch, kv[:, index])
 
     def _heads_normed(self, layer: Layer, heads: Tensor) -> Tensor:
         """`heads`: queries, then keys, [rows, heads + kv_heads, head_dim]."""
@@ -124,27 +148,34 @@ class Decoder:
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
 
 
-def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int) -> Layer:
+def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int, native: NativeKernels | None) -> Layer:
     at = f"model.layers.{index}."
 
+    def weights(*names: str) -> Tensor:
+        return torch.cat([tensors.pop(f"{at}{name}.weight") for name in names])
+
     def joined(*names: str) -> Linear:
-        weight = torch.cat([tensors.pop(f"{at}{name}.weight") for name in names])
         biases = [tensors.pop(f"{at}{name}.bias") for name in names if f"{at}{name}.bias" in tensors]
-        return make_linear(weight, torch.cat(biases) if biases else None)
+        return make_linear(weights(*names), torch.cat(biases) if biases else None, native)
 
     def head_norms() -> tuple[Tensor, Tensor]:
-        return tensors.pop(f"{at}self_attn.q_norm.weight"), tensors.pop(f"{at}self_attn.k_norm.weight")
+        return _norm(tensors, f"{at}self_attn.q_norm", native), _norm(tensors, f"{at}self_attn.k_norm", native)
 
     return Layer(
-        attention_norm=tensors.pop(f"{at}input_layernorm.weight"),
+        attention_norm=_norm(tensors, f"{at}input_layernorm", native),
         qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         output=joined("self_attn.o_proj"),
-        mlp_norm=tensors.pop(f"{at}post_attention_layernorm.weight"),
-        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
+        mlp_norm=_norm(tensors, f"{at}post_attention_layernorm", native),
+        gated=make_gated(weights("mlp.gate_proj", "mlp.up_proj"), native),
         down=joined("mlp.down_proj"),
         head_norms=head_norms() if config.traits.qk_norm else None,
         windowed=index in config.traits.windowed,
     )
+
+
+def _norm(tensors: dict[str, Tensor], name: str, native: NativeKernels | None) -> Tensor:
+    weight = tensors.pop(f"{name}.weight")
+    return weight if native is None else weight.float()
 
 
 def attend_group(queries: Tensor, group: Group, kv: Tensor, mask: Tensor | None) -> Tensor:

@@ -79,7 +79,7 @@ class DraftModel:
                 left -= count
         if not pieces:
             return []
-        batch = prefill_batch(pieces, self._page_tokens, self._decoder.dtype, self._decoder.config.traits.window)
+        batch = prefill_batch(pieces, self._page_tokens, self._decoder.mask_dtype, self._decoder.config.traits.window)
         logits = self._decoder.forward(batch, self._kv)
         for view, count in pieces:
             view.computed += count
@@ -88,7 +88,7 @@ class DraftModel:
     def _step(self, views: list[View]) -> list[View]:
         """One more guess each; those that want yet another."""
         window = self._decoder.config.traits.window
-        batch, ordered = decode_batch(views, self._page_tokens, self._decoder.dtype, window)
+        batch, ordered = decode_batch(views, self._page_tokens, self._decoder.mask_dtype, window)
         logits = self._decoder.forward(batch, self._kv)
         for view in ordered:
             view.computed += 1

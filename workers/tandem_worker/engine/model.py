@@ -14,6 +14,7 @@ from tandem_worker.engine.decoder import Decoder
 from tandem_worker.engine.gguf_file import open_gguf
 from tandem_worker.engine.loader_gguf import config_from_gguf, tensors_from_gguf
 from tandem_worker.engine.loader_safetensors import read_json, tensors_from_safetensors
+from tandem_worker.engine.native.kernels import native_kernels
 from tandem_worker.engine.parallel import Leader, shard_config, shard_tensors
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 
@@ -55,7 +56,8 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
         tensors = shard_tensors(config, tensors, rank, settings.tensor_parallel)
         config = shard_config(config, rank, settings.tensor_parallel)
     with torch.inference_mode():
-        decoder = Decoder(config, tensors, dtype, settings.max_context)
+        native = native_kernels(config, dtype, settings.max_context)
+        decoder = Decoder(config, tensors, dtype, settings.max_context, native)
     return LoadedModel(decoder, info)
 
 

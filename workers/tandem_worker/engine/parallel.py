@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tandem_worker.engine.decoder import Decoder
 
 LOG = logging.getLogger(__name__)
+Masks = tuple["Tensor | None", "Tensor | None"]
 SILENCE_S: Final = 300.0  # rank 0 says something every second; this is for a rank that loads more slowly
 
 
@@ -144,7 +145,7 @@ def follow(decoder: Decoder, kv: Tensor) -> None:
             if order is Order.CLEAR:
                 kv[words] = 0
             else:
-                decoder.forward(understood(words, kv.shape[3], decoder.dtype, window), kv)
+                decoder.forward(understood(words, kv.shape[3], decoder.mask_dtype, window), kv)
 
 
 def spelled(batch: Batch) -> Tensor:
@@ -155,7 +156,7 @@ def spelled(batch: Batch) -> Tensor:
     return torch.cat([head, batch.tokens, batch.positions, batch.page, batch.slot, *pages])
 
 
-def understood(words: Tensor, page_tokens: int, dtype: torch.dtype, window: int | None) -> Batch:
+def understood(words: Tensor, page_tokens: int, dtype: torch.dtype | None, window: int | None) -> Batch:
     """The batch again. No row's logits are wanted here."""
     rows, count = int(words[0]), int(words[1])
     sizes = words[2 : 2 + 3 * count].view(-1, 3).tolist()
@@ -171,8 +172,12 @@ def understood(words: Tensor, page_tokens: int, dtype: torch.dtype, window: int 
     return Batch(tokens, positions, page, slot, tuple(groups), torch.zeros(0, dtype=torch.int64))
 
 
-def masks_of(places: Tensor, keys: int, dtype: torch.dtype, window: int | None) -> tuple[Tensor | None, Tensor | None]:
+def masks_of(
+    places: Tensor, keys: int, dtype: torch.dtype | None, window: int | None
+) -> tuple[Tensor | None, Tensor | None]:
     """What batch.py makes: of a group's rows at `places` [sequences, rows], over `keys` positions."""
+    if dtype is None:
+        return None, None
     at, row = torch.arange(keys), places.unsqueeze(-1)
     whole = len(places) == 1 and int(places[0, 0]) == 0
     mask = None if whole else _additive(at > row, dtype)

@@ -63,8 +63,8 @@ class Runner:
         """One more token for each, or several where guesses were right, in their order."""
         start = time.perf_counter()
         guesses = {} if self._speculation is None else self._speculation.guesses(sequences)
-        size, dtype = self._settings.page_tokens, self._model.decoder.dtype
-        batch, ordered = step_batch(sequences, guesses, size, dtype, self._window)
+        size, masks = self._settings.page_tokens, self._model.decoder.mask_dtype
+        batch, ordered = step_batch(sequences, guesses, size, masks, self._window)
         logits = self._forward(batch)
         draws = [
             one.draw(self._eos_ids, guess[:place])
@@ -119,7 +119,7 @@ class Runner:
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
-        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.dtype, self._window)
+        batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.mask_dtype, self._window)
         logits = self._forward(batch)
         for one, count in pieces:
             one.computed += count

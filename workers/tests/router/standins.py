@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tandem_router.app import Face
 from tandem_router.attempts import Attempts, Bell, new_session
+from tandem_router.engines.base import Engine
 from tandem_router.engines.tandem import TandemEngine
 from tandem_router.ledger import Ledger
 from tandem_router.main import start
@@ -140,11 +141,12 @@ def refusing_address() -> str:
 class World:
     """A router before stand-ins; `url` is its address."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine | None = None) -> None:
         self.patience = Patience()
+        self.engine = engine or TandemEngine()
         self.workers: dict[str, StandIn] = {}
         self.bell = Bell()
-        self.registry = Registry(self.bell.ring)
+        self.registry = Registry(self.bell.ring, works_alone=self.engine.works_alone)
         self.url = ""
 
     async def start(self, patience: Patience | None = None, tracing: Tracing = OFF) -> None:
@@ -152,10 +154,9 @@ class World:
         self.ledger = Ledger(Targets(0.5, 0.04), loop.time)
         self.upstream = new_session()
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S))
-        engine = TandemEngine()
         self.overlap = Overlap()
-        attempts = Attempts(self.registry, self.bell, self.upstream, engine, self.ledger.metrics, self.overlap)
-        self.proxy = Proxy(attempts, engine, self.ledger, patience or self.patience, tracing)
+        attempts = Attempts(self.registry, self.bell, self.upstream, self.engine, self.ledger.metrics, self.overlap)
+        self.proxy = Proxy(attempts, self.engine, self.ledger, patience or self.patience, tracing)
         self.runner = await start(Face(self.registry, self.upstream, self.ledger, self.proxy).app(), "127.0.0.1", 0)
         self.url = "http://{}:{}".format(*self.runner.addresses[0][:2])
 
@@ -171,6 +172,12 @@ class World:
 
     def know(self, name: str, role: str, address: str, *, ready: bool = True) -> None:
         self.registry.put(Worker(name, address, f"kv-of-{name}:8001", Role(role), ready))
+
+    async def standin(self, name: str, role: str, standin: StandIn) -> None:
+        """A stand-in of another kind of worker."""
+        await standin.start()
+        self.workers[name] = standin
+        self.know(name, role, standin.address)
 
     async def ask(
         self, body: dict[str, Any] | bytes, path: str = "/v1/chat/completions", **headers: str

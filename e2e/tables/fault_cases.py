@@ -1,0 +1,216 @@
+"""The faults of the table, on an API server in memory: how each is made, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from e2e.tables.memory import DEPLOYMENTS, PODS, Case, copied, refusal
+from e2e.tables.paths import put
+from tandem_operator.edges.errors import ApiError
+
+Do = Callable[[Case], None]
+
+
+def nothing(case: Case) -> None:
+    """No change."""
+
+
+def new_image(case: Case) -> None:
+    """An edit that is to be carried out."""
+    case.edit(put(copied(case.body()), "spec.router.replicas", 3)["spec"])
+
+
+def open_gate(case: Case) -> None:
+    """The API server does as asked again."""
+    case.kube.gate = lambda _verb, _path: None
+    case.kube.after = lambda _count: None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`before` happens with and without the fault."""
+
+    name: str
+    inject: Do
+    heal: Do = nothing
+    before: Do = nothing
+    sees: bool = True  # a pass runs before the fault is over
+    restarts: bool = False
+    instead: Do = nothing  # what the end is compared with, where it is not simply the end without the fault
+    ends: str = "the same"
+
+
+def refusing(error: Callable[[], ApiError], *verbs: str, path: str = "") -> Do:
+    """Requests of these verbs, to paths that hold these words, are refused."""
+
+    def inject(case: Case) -> None:
+        def gate(verb: str, where: str) -> None:
+            if (not verbs or verb in verbs) and path in where:
+                raise error()
+
+        case.kube.gate = gate
+
+    return inject
+
+
+def every_third(error: Callable[[], ApiError]) -> Do:
+    """Every third request is refused, whatever it is."""
+
+    def inject(case: Case) -> None:
+        asked = 0
+
+        def gate(_verb: str, _where: str) -> None:
+            nonlocal asked
+            asked += 1
+            if asked % 3 == 0:
+                raise error()
+
+        case.kube.gate = gate
+
+    return inject
+
+
+def lost_answers(case: Case) -> None:
+    """What is written is done, and the operator does not hear of it."""
+
+    def after(_count: int) -> None:
+        raise ApiError("Unreachable", "the connection broke")
+
+    case.kube.after = after
+
+
+def remove(plural: str) -> Do:
+    """All objects of a kind are deleted."""
+
+    def inject(case: Case) -> None:
+        for key in [key for key in case.kube.items if key[0] == plural]:
+            del case.kube.items[key]
+
+    return inject
+
+
+def scaled_to(count: int) -> Do:
+    """Somebody scales the decode pool."""
+
+    def inject(case: Case) -> None:
+        decode = case.kube.items[DEPLOYMENTS, "serving", "chat-decode"]
+        case.kube.store(DEPLOYMENTS, put(copied(decode), "spec.replicas", count))
+
+    return inject
+
+
+def status_is(status: object) -> Do:
+    """Somebody overwrites the status."""
+
+    def inject(case: Case) -> None:
+        case.kube.store(case.plural, {**case.body(), "status": status})
+
+    return inject
+
+
+def target_is(pools: dict[str, int], prefill: int, decode: int) -> Do:
+    """Somebody writes a target that no spec allows."""
+
+    def inject(case: Case) -> None:
+        roles = {"prefill": prefill, "decode": decode}
+        body = put(copied(case.body()), "status.decision.target", {"pools": pools, "roles": roles})
+        case.kube.store(case.plural, body)
+
+    return inject
+
+
+def nodes_gone(case: Case) -> None:
+    """No pod is ready any more."""
+    for pod in case.kube.of(PODS):
+        case.kube.store(
+            PODS, {**pod, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}}
+        )
+
+
+def nodes_back(case: Case) -> None:
+    """Pods are made anew elsewhere."""
+    remove(PODS)(case)
+    case.kube.settle()
+
+
+def old_news(case: Case) -> None:
+    """The watch repeats what was long ago."""
+    for item in case.kube.of(DEPLOYMENTS):
+        case.world.cache.put("Deployment", {**item, "metadata": {**item["metadata"], "resourceVersion": "1"}})
+
+
+def lost_news(case: Case) -> None:
+    """The watch dropped that a child is gone: only the next list shows it."""
+    remove("services")(case)
+
+
+def _unreachable() -> ApiError:
+    return ApiError("Unreachable", "no answer")
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("API server away", refusing(_unreachable, "PATCH", "POST", "DELETE"), open_gate, new_image),
+    Fault(
+        "API server away, the operator restarts", refusing(_unreachable, "PATCH"), open_gate, new_image, restarts=True
+    ),
+    Fault(
+        "429, every third request is rejected",
+        every_third(lambda: refusal(429, "TooManyRequests")),
+        open_gate,
+        new_image,
+        sees=False,
+    ),
+    Fault("answers of writes are lost", lost_answers, open_gate, new_image),
+    Fault(
+        "a webhook denies Deployments",
+        refusing(lambda: refusal(400, "BadRequest", "admission webhook denied it"), "PATCH", path="deployments"),
+        open_gate,
+        new_image,
+    ),
+    Fault(
+        "quota exhausted",
+        refusing(lambda: refusal(403, "Forbidden", "exceeded quota: team"), "PATCH", path="deployments"),
+        open_gate,
+        new_image,
+    ),
+    Fault(
+        "a child is invalid",
+        refusing(lambda: refusal(422, "Invalid", "port 0"), "PATCH", path="deployments"),
+        open_gate,
+        new_image,
+    ),
+    Fault(
+        "status cannot be written",
+        refusing(lambda: refusal(403, "Forbidden"), "PATCH", path="/status"),
+        open_gate,
+        new_image,
+    ),
+    Fault(
+        "events cannot be posted",
+        refusing(lambda: refusal(403, "Forbidden"), "POST", path="events"),
+        open_gate,
+        new_image,
+    ),
+    Fault("all Services deleted", remove("services")),
+    Fault("all Deployments deleted", remove(DEPLOYMENTS)),
+    Fault("all service accounts deleted", remove("serviceaccounts")),
+    Fault("all bindings deleted", remove("rolebindings")),
+    Fault("all disruption budgets deleted", remove("poddisruptionbudgets")),
+    Fault("a pool is scaled to 0", scaled_to(0)),
+    Fault("a pool is scaled to 9", scaled_to(9)),
+    Fault("status deleted", status_is({})),
+    Fault("status is nonsense", status_is({"conditions": [{"type": "Ready"}], "decision": {"id": "x"}})),
+    Fault(
+        "target beyond the bounds",
+        target_is({"prefill": 90, "decode": 1}, 90, 1),
+        instead=target_is({"prefill": 4, "decode": 1}, 4, 1),
+        ends="the pool's maximum",
+    ),
+    Fault("target of a pool that is not there", target_is({"other": 1}, 1, 0)),
+    Fault("target without a role", target_is({"prefill": 1, "decode": 1}, 2, 0)),
+    Fault("all nodes gone", nodes_gone, nodes_back),
+    Fault("stale events", old_news),
+    Fault("dropped events", lost_news),
+    Fault("the operator restarts", nothing, restarts=True),
+)

@@ -1,0 +1,159 @@
+"""What the field table sets: two values for each field, and what must be beside it.
+
+A field that is not here gets values from its schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from e2e.tables.paths import Object, put
+
+WORKERS, ROUTER = "spec.pools[].template", "spec.router.template"
+POD: Mapping[str, tuple[Any, Any]] = {
+    "resources.limits": ({"cpu": "2"}, {"cpu": "3", "memory": "4Gi"}),
+    "resources.requests": ({"cpu": "1"}, {"memory": "2Gi"}),
+    "nodeSelector": ({"zone": "a"}, {"zone": "b", "disk": "fast"}),
+    "tolerations[].key": ("dedicated", "example.com/dedicated"),
+    "tolerations[].value": ("serving", "batch"),
+    "env[].name": ("UCX_LOG_LEVEL", "NCCL_DEBUG"),
+    "env[].value": ("info", "warn"),
+    "env[].valueFrom": (
+        {"fieldRef": {"fieldPath": "spec.nodeName"}},
+        {"configMapKeyRef": {"name": "tuning", "key": "level"}},
+    ),
+    "annotations": ({"example.com/a": "1"}, {"example.com/a": "2", "example.com/b": "1"}),
+    "labels": ({"team": "a"}, {"team": "b"}),
+    "affinity": (
+        {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    ),
+    "topologySpreadConstraints": (
+        [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        [{"maxSkew": 2, "topologyKey": "host", "whenUnsatisfiable": "DoNotSchedule"}],
+    ),
+    "priorityClassName": ("serving", "batch"),
+    "runtimeClassName": ("nvidia", "gvisor"),
+    "schedulerName": ("volcano", "kai"),
+    "imagePullSecrets": ([{"name": "registry"}], [{"name": "mirror"}]),
+    "volumes": ([{"name": "data", "emptyDir": {}}], [{"name": "data", "emptyDir": {"medium": "Memory"}}]),
+    "volumeMounts": ([{"name": "tmp", "mountPath": "/scratch"}], [{"name": "tmp", "mountPath": "/other"}]),
+    "containers": ([{"name": "side", "image": "side:1"}], [{"name": "side", "image": "side:2"}]),
+}
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    "spec.model.source": ("file:///models/a", "file:///models/b", "hf://org/name"),
+    "spec.model.cache.hostPath": ("/var/cache/models", "/srv/models"),
+    "spec.engine.image": ("example.com/worker:1", "example.com/worker:2"),
+    "spec.engine.args": (["--max-batch", "32"], ["--max-batch", "16"]),
+    "spec.pools[].name": ("first", "second"),
+    "spec.pools[].hardware.accelerator": ("a100-sxm-80gb", "l40s"),
+    "spec.pools[].hardware.resourceName": ("example.com/gpu", "example.com/npu"),
+    "spec.pools[].hardware.nodeSelector": ({"gpu": "a"}, {"gpu": "b"}),
+    "spec.pools[].parallelism.expert": (2, 4),
+    "spec.pools[].replicas.min": (2, 3),
+    "spec.pools[].replicas.max": (5, 6),
+    "spec.pools[].replicas.initial": (2, 3),
+    "spec.transfer.rdma.resource": ("rdma/hca_shared_devices_b", "rdma/hca_shared_devices_c"),
+    "spec.transfer.rdma.devices": (["mlx5_0:1"], ["mlx5_1:1"]),
+    "spec.transfer.rdma.networks": (["rdma-net"], ["rdma-net", "rdma-net-b"]),
+    "spec.rebalance.roles.minPrefill": (2, 3),
+    "spec.rebalance.roles.minDecode": (2, 3),
+    "spec.rebalance.budget.gpus": (6, 7),
+    "spec.rebalance.budget.perAccelerator": ({"h100-sxm": 3}, {"h100-sxm": 4}),
+    **{f"{where}.{field}": pair for where in (WORKERS, ROUTER) for field, pair in POD.items()},
+}
+WORDS = ("a", "b", "first-one", "second-one", "x/y", "x/z", "/x", "/y")  # for a field of text that is not above
+
+
+def shared_device(body: Object) -> None:
+    """RDMA, so that its details mean something."""
+    put(body, "spec.transfer.rdma", {"mode": "SharedDevice", "resource": "rdma/hca_shared_devices_a"})
+
+
+def any_taint(where: str) -> Callable[[Object], None]:
+    """A toleration to change."""
+    return lambda body: _put(body, f"{where}.tolerations", [{"key": "dedicated"}])
+
+
+def variable(where: str) -> Callable[[Object], None]:
+    """An environment variable to change."""
+    return lambda body: _put(body, f"{where}.env", [{"name": "UCX_LOG_LEVEL"}])
+
+
+def policy(way: str) -> Callable[[Object], None]:
+    """A scaling policy to change."""
+    return lambda body: _put(body, f"spec.rebalance.behavior.{way}.policies", [{"value": 2}])
+
+
+def _put(body: Object, path: str, value: Any) -> None:
+    put(body, path, value)
+
+
+def colocated(body: Object) -> None:
+    """Pools that mode Colocated takes."""
+    for pool in body["spec"]["pools"]:
+        pool["role"] = "Both"
+
+
+def third_pool(body: Object) -> None:
+    """One more prefill pool, so that another may change its role."""
+    first = body["spec"]["pools"][0]
+    body["spec"]["pools"].append({**first, "name": "more"})
+
+
+# What a value needs beside it, by field and value.
+WITH: Mapping[tuple[str, Any], Callable[[Object], None]] = {
+    ("spec.mode", "Colocated"): colocated,
+    **{
+        ("spec.transfer.rdma.mode", mode): lambda body: _put(
+            body, "spec.transfer.rdma.resource", "rdma/hca_shared_devices_a"
+        )
+        for mode in ("SharedDevice", "SRIOV", "HostDevice", "DRA", "EFA")
+    },
+}
+# Values that say what holds without them.
+AS_UNSET = frozenset(
+    {
+        ("spec.rebalance.roleFlips", True),
+        ("spec.rebalance.behavior.scaleUp.selectPolicy", "Max"),
+        ("spec.rebalance.behavior.scaleDown.selectPolicy", "Max"),
+    }
+)
+
+
+BESIDE: Mapping[str, Callable[[Object], None]] = {
+    "spec.pools[].role": third_pool,
+    **{
+        f"spec.transfer.rdma.{name}": shared_device for name in ("resource", "count", "devices", "gidIndex", "networks")
+    },
+    **{
+        f"{where}.tolerations[].{name}": any_taint(where) for where in (WORKERS, ROUTER) for name in ("value", "effect")
+    },
+    **{f"{where}.tolerations[].tolerationSeconds": any_taint(where) for where in (WORKERS, ROUTER)},
+    **{f"{where}.env[].{name}": variable(where) for where in (WORKERS, ROUTER) for name in ("value", "valueFrom")},
+    **{
+        f"spec.rebalance.behavior.{way}.policies[].{name}": policy(way)
+        for way in ("scaleUp", "scaleDown")
+        for name in ("type", "periodSeconds", "value")
+    },
+}
+
+
+def values_of(path: str, schema: Object, start: Any) -> list[Any]:
+    """What to set the field to, one after the other; `start` is what it is now. All values of an enumeration."""
+    if path in VALUES:
+        return list(VALUES[path])
+    if "enum" in schema:
+        return [value for value in schema["enum"] if value != start] + ([start] if start is not None else [])
+    match schema.get("type"):
+        case "boolean":
+            return [not start, bool(start)]
+        case "integer":
+            low = schema["minimum"] if start is None else start
+            return [low + 1, low + 2] if low + 2 <= schema["maximum"] else [low - 1, low - 2]
+        case "string":
+            fitting = [word for word in WORDS if re.search(schema.get("pattern", ""), word)]
+            return fitting[:2]
+    raise LookupError(f"{path}: say in field_values.py what to set it to")

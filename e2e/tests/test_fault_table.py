@@ -1,0 +1,34 @@
+"""Every fault of the table, and every story killed after each of its writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness.kube import REPO
+from e2e.tables.fault_cases import FAULTS
+from e2e.tables.faults import PAGE, Healed, page, try_fault
+from e2e.tables.kills import STORIES, ends_of
+from e2e.tables.page import is_current
+
+healed: dict[str, Healed] = {}
+killed: dict[str, list[tuple[str, ...]]] = {}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_a_fault_ends_as_if_it_had_not_been(fault) -> None:
+    found = healed[fault.name] = await try_fault(fault)
+    assert found.differs == ()
+    assert found.idle_writes == 0
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
+async def test_killed_after_any_write_it_comes_to_the_same_end(story) -> None:
+    found = killed[story.name] = await ends_of(story)
+    assert [number for number, differs in enumerate(found, 1) if differs] == []
+
+
+async def test_the_page_is_current() -> None:
+    if set(healed) != {fault.name for fault in FAULTS} or set(killed) != {story.name for story in STORIES}:
+        pytest.skip("needs the rows of the tests above")
+    rows = [healed[fault.name] for fault in FAULTS], [(story, killed[story.name]) for story in STORIES]
+    assert is_current(REPO / PAGE, page(*rows)), "run `python -m e2e.tables.faults`"

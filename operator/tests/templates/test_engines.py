@@ -1,0 +1,101 @@
+"""What each engine's workers run: the whole command line, the environment, the ports and the probes."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from tandem_operator.api.catalogue import CATALOGUE
+from tandem_operator.api.v1alpha1 import read
+from tandem_operator.templates import children
+from tests.templates.test_children import BODY, IMAGES, OWNER, container
+
+VLLM = "vllm serve /models/m --served-model-name m --dtype bfloat16 --max-model-len 2048 --host $(POD_IP) --port 8000"
+SGLANG = (
+    "python3 -m sglang.launch_server --model-path /models/m --served-model-name m --dtype bfloat16 "
+    "--context-length 2048 --host $(POD_IP) --port 8000 --enable-metrics"
+)
+KV = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"}'
+SPREAD = {"tensor": 4, "pipeline": 2, "data": 2, "expert": 8}
+
+
+def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
+    """The container of a pool's worker under an engine."""
+    spec = copy.deepcopy(BODY["spec"])
+    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": {"devices": list(devices)}}}
+    spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
+    spec["pools"][pool]["parallelism"] = parallelism or {}
+    if mode == "Colocated":
+        spec["pools"] = [{**spec["pools"][0], "role": "Both"}]
+    found = read({**BODY, "spec": spec}).spec
+    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})
+    return container(pools[pool])
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        pytest.param(worker("vllm"), f"{VLLM} --max-num-seqs 256 {KV}", id="vllm prefill"),
+        pytest.param(worker("vllm", pool=1), f"{VLLM} --max-num-seqs 256 {KV}", id="vllm decode: alike, it flips"),
+        pytest.param(
+            worker("vllm", parallelism=SPREAD),
+            f"{VLLM} --tensor-parallel-size 4 --pipeline-parallel-size 2 --data-parallel-size 2 "
+            f"--enable-expert-parallel --max-num-seqs 256 {KV}",
+            id="vllm spread",
+        ),
+        pytest.param(
+            worker("vllm", mode="Colocated", args=["--max-num-seqs=32"]),
+            f"{VLLM} --max-num-seqs=32",
+            id="vllm colocated, its own batch",
+        ),
+        pytest.param(
+            worker("sglang", devices=["mlx5_0:1", "mlx5_1:1"]),
+            f"{SGLANG} --max-running-requests 256 --disaggregation-mode prefill --disaggregation-transfer-backend nixl "
+            "--disaggregation-bootstrap-port 8998 --disaggregation-ib-device mlx5_0,mlx5_1",
+            id="sglang prefill",
+        ),
+        pytest.param(
+            worker("sglang", pool=1, backend="mooncake", parallelism=SPREAD),
+            f"{SGLANG} --tp-size 8 --pp-size 2 --dp-size 2 --enable-dp-attention --ep-size 8 "
+            "--max-running-requests 256 --disaggregation-mode decode --disaggregation-transfer-backend mooncake "
+            "--disaggregation-bootstrap-port 8998",
+            id="sglang decode, spread",
+        ),
+        pytest.param(worker("sglang", mode="Colocated"), f"{SGLANG} --max-running-requests 256", id="sglang colocated"),
+    ],
+)
+def test_the_command_line(made, words):
+    assert " ".join([*made["command"], *made["args"]]) == words
+
+
+@pytest.mark.parametrize(
+    ("made", "port", "ready", "env"),
+    [
+        pytest.param(worker("tandem", backend="tcp"), 8001, "/ready", {"HOME": "/tmp"}, id="tandem"),
+        pytest.param(
+            worker("vllm"),
+            5600,
+            "/health",
+            {"VLLM_NIXL_SIDE_CHANNEL_HOST": "$(POD_IP)", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600", "USER": "tandem"},
+            id="vllm",
+        ),
+        pytest.param(worker("sglang"), 8998, "/health", {"USER": "tandem"}, id="sglang"),
+    ],
+)
+def test_ports_probes_and_environment(made, port, ready, env):
+    assert {p["name"]: p["containerPort"] for p in made["ports"]} == {"http": 8000, "kv": port}
+    assert made["startupProbe"]["httpGet"]["path"] == made["readinessProbe"]["httpGet"]["path"] == ready
+    found = [variable["name"] for variable in made["env"]]
+    assert {e["name"]: e.get("value") for e in made["env"]}.items() >= env.items()
+    assert found.index("POD_IP") < found.index("HOME"), "a variable may refer to an earlier one alone"
+
+
+def test_a_workers_gpus_are_the_product_of_its_ranks():
+    assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "16"}
+
+
+def test_the_connector_is_json():
+    words = worker("vllm")["args"]
+    assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_connector"] == "NixlConnector"

@@ -1,0 +1,134 @@
+"""The decoder's parts over the compiled kernels: bf16 weights and pages, everything between them in fp32."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from tandem_worker.engine.native.library import AttentionCall, Library, find_library
+from tandem_worker.engine.rope import rotary_tables
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tandem_worker.engine.config import ModelConfig
+    from tandem_worker.engine.decoder import Batch, Layer
+
+LOG = logging.getLogger(__name__)
+HEAD_DIMS: Final = (16, 32, 64, 80, 96, 128)
+PANEL, LANES = 32, 16  # as in product.h
+STORE, GATE = 0, 2
+
+
+class NativeLinear:
+    """A bf16 weight in the kernels' layout; the plain one can be forgotten."""
+
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None = None, *, gated: bool = False) -> None:
+        """`gated`: the upper half of `weight` are gates, the result is SiLU(gates) times the lower half's."""
+        rows, self._inputs = weight.shape
+        self._outputs = rows // 2 if gated else rows
+        self._ending = GATE if gated else STORE
+        self._library = library
+        self._bias = None if bias is None else bias.float()
+        panels = -(-self._outputs // (LANES if gated else PANEL))
+        self._weight = torch.empty((panels, self._inputs, LANES), dtype=torch.int32)
+        library.pack(weight.contiguous().data_ptr(), rows, self._inputs, gated, self._weight.data_ptr())
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """From x [rows, in] to [rows, out], both fp32."""
+        x = x.contiguous()
+        out = torch.empty((x.shape[0], self._outputs))
+        self._library.product(
+            x.data_ptr(),
+            x.shape[0],
+            self._inputs,
+            self._weight.data_ptr(),
+            None if self._bias is None else self._bias.data_ptr(),
+            out.data_ptr(),
+            self._outputs,
+            self._ending,
+            torch.get_num_threads(),
+        )
+        return out
+
+
+class NativeKernels:
+    """What one decoder needs of the kernels. Hidden states are fp32."""
+
+    def __init__(self, library: Library, config: ModelConfig, context: int) -> None:
+        self.library = library
+        self._config = config
+        self._tables = rotary_tables(config.rope_theta, config.head_dim, config.rope_scaling, context, torch.float32)
+
+    def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """RMSNorm of [rows, size]; `weight` fp32."""
+        hidden, out = hidden.contiguous(), torch.empty(hidden.shape)
+        rows, size = hidden.shape
+        epsilon = self._config.rms_epsilon
+        self.library.norm(hidden.data_ptr(), weight.data_ptr(), rows, size, epsilon, out.data_ptr())
+        return out
+
+    def attention(self, batch: Batch, kv: Tensor) -> NativeAttention:
+        """Attention of one forward pass."""
+        return NativeAttention(self.library, self._config, self._tables, batch, kv)
+
+
+class NativeAttention:
+    """One forward pass' attention: the batch's facts are handed over once, the layers' one by one."""
+
+    def __init__(
+        self, library: Library, config: ModelConfig, tables: tuple[Tensor, Tensor], batch: Batch, kv: Tensor
+    ) -> None:
+        self._library, self._config, self._batch, self._kv = library, config, batch, kv
+        self._tables = tables  # the call holds addresses alone
+        self._layer_bytes = kv.stride(1) * kv.itemsize
+        self._call = AttentionCall(
+            cosines=tables[0].data_ptr(),
+            sines=tables[1].data_ptr(),
+            positions=batch.positions.data_ptr(),
+            page=batch.page.data_ptr(),
+            slot=batch.slot.data_ptr(),
+            rows=len(batch.tokens),
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            page_tokens=kv.shape[3],
+            page_stride=kv.stride(0),
+            epsilon=config.rms_epsilon,
+            threads=torch.get_num_threads(),
+        )
+
+    def __call__(self, layer: Layer, qkv: Tensor, index: int) -> Tensor:
+        """Write the layer's KV and attend. `qkv` [rows, all heads], which is changed; the result [rows, heads]."""
+        config, call = self._config, self._call
+        out = torch.empty((call.rows, config.heads * config.head_dim))
+        call.qkv, call.out = qkv.data_ptr(), out.data_ptr()
+        call.kv = self._kv.data_ptr() + index * self._layer_bytes
+        if layer.head_norms is not None:
+            call.query_norm, call.key_norm = (one.data_ptr() for one in layer.head_norms)
+        call.window = (config.traits.window or 0) if layer.windowed else 0
+        where = ctypes.byref(call)
+        self._library.enter(where)
+        first = 0
+        for group in self._batch.groups:
+            width = len(group.pages) // group.sequences
+            self._library.attend(where, group.pages.data_ptr(), width, group.sequences, group.rows, first)
+            first += group.sequences * group.rows
+        return out
+
+
+def native_kernels(config: ModelConfig, dtype: torch.dtype, context: int) -> NativeKernels | None:
+    """The kernels where they can serve this model on this machine; the log says what is used, and why."""
+    if dtype != torch.bfloat16:
+        return None  # fp32 is the reference's arithmetic, and torch's
+    found = find_library()
+    if isinstance(found, Library) and config.head_dim not in HEAD_DIMS:
+        found = f"they have no heads of {config.head_dim}"
+    if isinstance(found, str):
+        LOG.info("the model runs on torch alone, without native kernels: %s", found)
+        return None
+    LOG.info("the model runs on native kernels (AVX-512, fp32 sums)")
+    return NativeKernels(found, config, context)

@@ -1,0 +1,75 @@
+"""The compiled kernels as Python calls, or the reason why there are none."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_float, c_int, c_long, c_void_p
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from tandem_worker.engine.native.build import library_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORM: Final = 1  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
+
+
+class AttentionCall(ctypes.Structure):
+    """`Attention` of attention.h, field by field."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("qkv", "out", "kv", "cosines", "sines", "query_norm", "key_norm")),
+        *((name, c_void_p) for name in ("positions", "page", "slot")),
+        *((name, c_long) for name in ("rows", "heads", "kv_heads", "head_dim", "page_tokens", "page_stride", "window")),
+        ("epsilon", c_float),
+        ("threads", c_int),
+    )
+
+
+CALLS: Final[dict[str, list[Any]]] = {
+    "tandem_pack": [c_void_p, c_long, c_long, c_int, c_void_p],
+    "tandem_product": [c_void_p, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long, c_int, c_int],
+    "tandem_norm": [c_void_p, c_void_p, c_long, c_long, c_float, c_void_p],
+    "tandem_enter": [POINTER(AttentionCall)],
+    "tandem_attend": [POINTER(AttentionCall), c_void_p, c_long, c_long, c_long, c_long],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The calls of kernels.cpp. Pointers are those of contiguous CPU tensors that outlive the call."""
+
+    pack: Any
+    product: Any
+    norm: Any
+    enter: Any
+    attend: Any
+
+
+def find_library(path: Path | None = None) -> Library | str:
+    """The kernels, or why this process goes without them. It compiles nothing: a start must not wait for that."""
+    if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX512":
+        return f"this CPU offers torch {capability}, not AVX512"
+    if torch.cpu._is_amx_tile_supported():  # noqa: SLF001 (no public name)
+        return "oneDNN's bf16 products by AMX are faster than these kernels' in fp32"
+    path = path or library_file()
+    if not path.is_file():
+        return f"{path} is not there: python -m tandem_worker.engine.native makes it"
+    try:
+        return _load(path)
+    except (OSError, AttributeError) as error:
+        return f"{path} cannot be loaded: {error}"
+
+
+def _load(path: Path) -> Library:
+    # torch comes first: its OpenMP is then the one that this library uses too, with one set of threads.
+    loaded = ctypes.CDLL(str(path))
+    if (form := loaded.tandem_form()) != FORM:
+        raise OSError(f"its calls are of form {form}, not {FORM}")
+    for name, arguments in CALLS.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, None
+    return Library(**{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS})
