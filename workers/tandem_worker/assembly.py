@@ -103,7 +103,7 @@ def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
         model = load_model(path, sizes)
         join(0, sizes.tensor_parallel, address)
     except BaseException:
-        ranks.end()
+        ranks.end(told=False)
         raise
     LOG.info("tensor parallelism over %d ranks; no KV transfer: this worker does whole jobs", sizes.tensor_parallel)
     return replace(model, leader=Leader(model.decoder)), ranks

@@ -41,10 +41,10 @@ class Ranks:
                     return f"rank {number} of {len(self.processes) + 1} has ended with code {code}"
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def end(self) -> None:
-        """They were told to stop; those that do not are killed."""
+    def end(self, *, told: bool = True) -> None:
+        """They end by themselves when `told` to stop, else when stdin closes; those that do not are killed."""
         for process in self.processes:
-            if process.stdin is not None:
+            if process.stdin is not None and not told:
                 process.stdin.close()
         for process in self.processes:
             try:
@@ -73,7 +73,8 @@ def start_ranks(model: Path, sizes: EngineSettings) -> tuple[Ranks, str]:
 def main() -> None:
     """One rank's life. Exit codes: 0 told to stop, 1 the others are gone, 2 its share cannot be loaded."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    orders = json.loads(sys.stdin.buffer.readline())
+    # Unbuffered: a thread that sits in a buffer's lock is an error when the interpreter ends.
+    orders = json.loads(open(0, "rb", buffering=0, closefd=False).readline())  # noqa: SIM115 (a descriptor)
     threading.Thread(target=_end_with_the_worker, name="stdin", daemon=True).start()
     sizes = EngineSettings(**orders["sizes"])
     try:
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 def _end_with_the_worker() -> None:
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):
         pass
     os._exit(FAILED)
 

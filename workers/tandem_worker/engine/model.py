@@ -53,8 +53,8 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
     parameters = sum(tensor.numel() for tensor in tensors.values())
     info = _info(config, parameters, dtype, config.fingerprint(digest(tensors)))
     if settings.tensor_parallel > 1:
-        tensors = shard_tensors(config, tensors, rank, settings.tensor_parallel)
-        config = shard_config(config, rank, settings.tensor_parallel)
+        share = shard_config(config, rank, settings.tensor_parallel)
+        tensors, config = shard_tensors(config, tensors, rank, settings.tensor_parallel), share
     with torch.inference_mode():
         native = native_kernels(config, dtype, settings.max_context)
         decoder = Decoder(config, tensors, dtype, settings.max_context, native)

@@ -99,27 +99,40 @@ def add_up(part: Tensor) -> Tensor:
 
 
 class Leader:
-    """What rank 0 says to the others."""
+    """What rank 0 says to the others. On the engine's thread, but for `clear`."""
 
     def __init__(self, decoder: Decoder) -> None:
         decoder.reduce = add_up
+        self._unsound: list[int] = []
+        self._lost = False
 
     def run(self, batch: Batch) -> None:
-        """I compute my share of this batch now."""
-        _tell(Order.RUN, spelled(batch))
+        """I compute my share of this batch now. Raises RuntimeError where a rank is gone."""
+        unsound, self._unsound = self._unsound, []
+        if unsound:
+            self._say(Order.CLEAR, torch.tensor(unsound))
+        self._say(Order.RUN, spelled(batch))
 
     def clear(self, pages: Sequence[int]) -> None:
-        """These pages are zeroed on rank 0: on the others too."""
-        _tell(Order.CLEAR, torch.tensor(pages))
+        """These pages were zeroed on rank 0; on the others they will be before the next batch."""
+        self._unsound = [*self._unsound, *pages]
 
     def beat(self) -> None:
         """Nothing to do."""
-        _tell(Order.BEAT)
+        self._say(Order.BEAT)
 
     def stop(self) -> None:
-        """The others may go."""
-        _tell(Order.STOP)
-        dist.destroy_process_group()
+        """The others may go; those that are left when one was lost find out by themselves."""
+        if not self._lost:
+            self._say(Order.STOP)
+            dist.destroy_process_group()
+
+    def _say(self, order: Order, words: Tensor | None = None) -> None:
+        try:
+            _tell(order, words)
+        except RuntimeError:  # torch's word for a peer that is gone
+            self._lost = True
+            raise
 
 
 def _tell(order: Order, words: Tensor | None = None) -> None:
@@ -138,6 +151,7 @@ def follow(decoder: Decoder, kv: Tensor) -> None:
             dist.broadcast(head, 0)
             order, words = Order(int(head[0])), torch.zeros(int(head[1]), dtype=torch.int64)
             if order is Order.STOP:
+                dist.destroy_process_group()
                 return
             if order is Order.BEAT:
                 continue
