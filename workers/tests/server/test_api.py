@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tandem_worker.engine import QueueFullError
-from tandem_worker.server import completions
+from tandem_worker.server import write
 from workers.tests.transfer.kit import eventually
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Say something about trains."}], "temperature": 0,
@@ -310,7 +310,7 @@ async def test_a_client_that_leaves_stops_the_work_within_a_step(pair, way, stre
 
 async def test_a_client_that_reads_nothing_is_let_go(worker, monkeypatch):
     """Its buffers fill, a write waits too long, the request is cancelled."""
-    monkeypatch.setattr(completions, "WRITE_S", 0.3)
+    monkeypatch.setattr(write, "WRITE_S", 0.3)
     monkeypatch.setattr(worker.service.loaded.tokenizer, "decode_stream", Flood)
     _reader, writer = await asyncio.open_connection("127.0.0.1", int(worker.url.rsplit(":", 1)[1]), limit=1)
     body = json.dumps({**CHAT, "max_tokens": 450, "stream": True}).encode()
