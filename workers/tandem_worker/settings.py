@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from tandem_worker.hub import HubError, repository_of
 from tandem_worker.transfer.backends import BackendError, check_backend
 from tandem_worker.transfer.handshake import parse_key
 
@@ -49,6 +50,7 @@ class Settings:
     speculate: int = 0
     draft_model: Path | None = None
     tensor_parallel: int = 1
+    hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -59,9 +61,11 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         key = parse_key(key_text(environment))
     except (BackendError, ValueError) as error:
         raise SettingsError(str(error)) from error
-    model = model_path(flags.model)
+    hub = hub_repository(flags.model)
+    model = Path(hub) if hub else model_path(flags.model)
     return Settings(
         model=model,
+        hub=hub,
         served_name=flags.served_name or model.name,
         dtype=flags.dtype,
         max_context=flags.max_context,
@@ -87,6 +91,14 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     )
 
 
+def hub_repository(source: str) -> str:
+    """`owner/name` of a hub's model, '' for any other source. Raises SettingsError."""
+    try:
+        return repository_of(source) or ""
+    except HubError as error:
+        raise SettingsError(f"--model {error}") from error
+
+
 def key_text(environment: Mapping[str, str]) -> str:
     """The transfer key's hex form, from a mounted Secret's file or from the environment. Raises SettingsError."""
     if path := environment.get("TANDEM_TRANSFER_KEY_FILE"):
@@ -102,7 +114,9 @@ def key_text(environment: Mapping[str, str]) -> str:
 def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     """The flags of docs/reference/borders.md."""
     parser = argparse.ArgumentParser("tandem-worker", description="Serve one model: prefill, decode, or both.")
-    parser.add_argument("--model", required=True, help="file:///directory with model.gguf or *.safetensors")
+    parser.add_argument(
+        "--model", required=True, help="file:///directory (model.gguf or *.safetensors), or hf://owner/name"
+    )
     parser.add_argument("--served-name", default="", help="the name that clients use; default: the directory's")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--max-context", type=positive, default=2048, help="tokens of prompt and answer")
@@ -149,7 +163,7 @@ def model_path(source: str) -> Path:
     """`file:///directory` → the directory. Raises SettingsError for every other source, by its name."""
     parts = urlsplit(source)
     if parts.scheme != "file":
-        raise SettingsError(f"--model {source}: a worker loads file:// only, not {parts.scheme or 'a bare path'}")
+        raise SettingsError(f"--model {source}: a worker loads file:// and hf://, not {parts.scheme or 'a bare path'}")
     if parts.netloc not in {"", "localhost"} or not parts.path:
         raise SettingsError(f"--model {source}: write file:// and an absolute directory, as in file:///models/chat")
     return Path(unquote(parts.path))

@@ -83,6 +83,20 @@ REASONS: Final = (
         "Look at the message if it lasts.",
     ),
     Reason(
+        RECONCILING,
+        "True",
+        "PullingModel",
+        "A Job pulls the model into the shared cache; workers of this revision start when it has ended.",
+        _WAIT,
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "ModelPullFailed",
+        "The Job that pulls the model has failed; the message quotes its last words.",
+        "Correct spec.model, its Secret or its claim, and delete the Job that the message names.",
+    ),
+    Reason(
         STALLED,
         "True",
         "UnknownAccelerator",
@@ -110,6 +124,13 @@ REASONS: Final = (
         "A template asks for what this cluster's operator does not allow, or contradicts the operator's own value; the "
         "message names each field.",
         "Take the field out, or have the cluster's operator allow it (TANDEM_TEMPLATE_ALLOW, Helm: templateAllow).",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "DRAMissing",
+        "spec.transfer.rdma.mode is DRA, and this cluster does not serve resource.k8s.io/v1.",
+        "Bring the cluster to Kubernetes 1.34 or newer, or choose another mode.",
     ),
     Reason(
         STALLED,
@@ -193,6 +214,13 @@ REASONS: Final = (
         "Unschedulable",
         "Pods of the target find no node; the message quotes the scheduler.",
         "Add nodes, or lower the pools' maxima.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "PodsRefused",
+        "The API server refuses pods of the target (a quota, an admission policy); the message quotes it.",
+        "Raise the quota, or satisfy the policy that the message names.",
     ),
     Reason(
         SCALING_LIMITED,

@@ -10,13 +10,14 @@ from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
-from tandem_operator.loop.faults import lacks_config
+from tandem_operator.loop.faults import condition_of, lacks_config, last_words, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import digest_in, held_pools
+from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
 
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
+CLAIM = "ResourceClaimTemplate"
 PRUNED = (
     "Deployment",
     "Service",
     "ServiceAccount",
     "RoleBinding",
     "PodDisruptionBudget",
+    "Job",
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 
 
@@ -84,6 +88,37 @@ async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: 
 async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """The router's Service, and the workers'."""
     return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
+
+
+async def pull_model(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """Fill the shared cache before any worker of this revision starts; those of the former one serve on."""
+    job = pull_job(seen.owner, seen.resource.spec.model, world.settings.images.worker)
+    if job is None:
+        return DONE
+    outcome = await apply_one(job, seen, world)
+    live = world.cache.find("Job", seen.owner.namespace, job["metadata"]["name"])
+    return outcome if live is None or not isinstance(outcome, Done) else end_of_pull(live, seen, world)
+
+
+def end_of_pull(job: Object, seen: Seen, world: World) -> Outcome:
+    """Is the model there? What a failed pull's pod said last tells why it is not."""
+    name, source = job["metadata"]["name"], seen.resource.spec.model.source
+    if condition_of(job, "Complete").get("status") == "True":
+        return DONE
+    if condition_of(job, "Failed").get("status") == "True":
+        pods = [pod for pod in world.cache.of(seen.ref, "Pod") if pod["metadata"]["name"].startswith(f"{name}-")]
+        said = last_words(pods) or quoted(condition_of(job, "Failed").get("message", "it gave no reason"))
+        return Stalled("ModelPullFailed", f"Job {name} failed: {said}; delete the Job to try again")
+    return Waiting("PullingModel", f"Job {name} pulls {source} into the cache")
+
+
+async def apply_claims(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What pods claim, before there are pods."""
+    manifests = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    outcome: Outcome = DONE if CLAIM in world.absent else await apply_all(manifests, seen, world)
+    if manifests and CLAIM in world.absent:
+        return Stalled("DRAMissing", "spec.transfer.rdma.mode: DRA needs the API resource.k8s.io/v1, Kubernetes 1.34")
+    return outcome
 
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -154,12 +189,14 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
 
 async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
-    wanted = wanted_names(seen)
+    wanted = wanted_names(seen, world.settings.images)
     for kind in PRUNED:
         for item in world.cache.of(seen.ref, kind):
             metadata = item["metadata"]
             if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):
                 continue
+            if kind == CLAIM and progress_words(seen) is not None:
+                continue  # a pod of the former template, made again, still claims by it
             if is_owned(item, seen.owner.uid):
                 await world.kube.delete(item)
                 log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
@@ -170,6 +207,8 @@ STEPS: tuple[Step, ...] = (
     apply_access,
     ensure_key,
     apply_services,
+    pull_model,
+    apply_claims,
     grow_pools,
     apply_router,
     apply_budgets,
@@ -262,11 +301,15 @@ def is_pinned(seen: Seen, replicas: dict[str, int]) -> bool:
     return any(used.get(name, 0) > most for name, most in limits.budget_per_device.items())
 
 
-def wanted_names(seen: Seen) -> set[tuple[str, str]]:
+def wanted_names(seen: Seen, images: children.Images) -> set[tuple[str, str]]:
     """(kind, name) of every child that the resource has."""
     names = {pool.name for pool in seen.resource.spec.pools} | {children.ROUTER}
     found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
+    if job := pull_job(seen.owner, seen.resource.spec.model, images.worker):
+        found.add(("Job", job["metadata"]["name"]))
+    claims = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    found |= {(CLAIM, item["metadata"]["name"]) for item in claims}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 Object = dict[str, Any]
 # ErrImagePull and ImagePullBackOff take turns; the others are final.
@@ -45,6 +45,15 @@ def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
     return None
 
 
+def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:
+    """A Deployment whose pods the API server refuses (quota, admission), in the API server's own words."""
+    for name, deployment in deployments.items():
+        condition = condition_of(deployment, "ReplicaFailure")
+        if condition.get("status") == "True":
+            return Fault("PodsRefused", f"no pod of {name} can be made: {quoted(condition.get('message', ''))}")
+    return None
+
+
 def lacks_config(pods: Iterable[Object]) -> bool:
     """Does a pod wait for a Secret that is not there?"""
     return any(
@@ -52,6 +61,17 @@ def lacks_config(pods: Iterable[Object]) -> bool:
         for pod in _living(pods)
         for container in pod.get("status", {}).get("containerStatuses") or []
     )
+
+
+def last_words(pods: Iterable[Object]) -> str:
+    """What the container of the pod that ended last said; '' where none did."""
+    ended = [
+        state["terminated"]
+        for pod in pods
+        for container in pod.get("status", {}).get("containerStatuses") or []
+        if (state := container.get("state") or {}).get("terminated")
+    ]
+    return quoted(max(ended, key=lambda end: end.get("finishedAt", "")).get("message", "")) if ended else ""
 
 
 def condition_of(item: Object, kind: str) -> Object:

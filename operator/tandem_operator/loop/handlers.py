@@ -21,9 +21,11 @@ CHILDREN = (
     "ServiceAccount",
     "RoleBinding",
     "PodDisruptionBudget",
+    "Job",
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 WATCHED = (RESOURCE, *CHILDREN)
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"

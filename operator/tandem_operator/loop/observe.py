@@ -10,19 +10,23 @@ from tandem_operator.api.constants import COMPONENT_ROUTER, COMPONENT_WORKER, LA
 from tandem_operator.api.v1alpha1 import DisaggregatedInference, InvalidResourceError, read
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
-from tandem_operator.loop.faults import is_ready
-from tandem_operator.plan.facts import Observed, PoolState, Role, Target, WorkerState
+from tandem_operator.loop.faults import condition_of, is_ready
+from tandem_operator.plan.behavior import paced
+from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
+from tandem_operator.plan.shapes import UnknownShapeError, find_shape
 from tandem_operator.templates.names import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
     from tandem_operator.api.status import Status
     from tandem_operator.loop.fleet import Look
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
+    from tandem_operator.plan.facts import Limits, ModelShape
 
 Object = dict[str, Any]
 
@@ -62,19 +66,20 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     uid, cache, look = body["metadata"]["uid"], world.cache, world.fleet.look(ref)
     accelerators = accelerators_of(resource.spec, world.catalogue)
     owned = [item for item in cache.of(ref, "Deployment") if is_owned(item, uid)]
-    pods = tuple(cache.of(ref, "Pod"))
+    pods = tuple(pod for pod in cache.of(ref, "Pod") if label_of(pod, LABEL_COMPONENT))  # not of Jobs
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     decision = resource.status.decision
     facts = Observed(
-        limits=limits_of(resource.spec, accelerators),
+        limits=limits_at(resource, world.catalogue, now),
         pools=tuple(pool_state(pool.name, pools.get(pool.name), workers) for pool in resource.spec.pools),
         workers=workers,
         target=target_of(resource.status),
         decided_at=decision.at if decision else None,
         metrics=look.metrics,
         history=look.history,
-        model=look.model,
+        model=look.model or known_shape(resource.spec),
+        start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
     return Seen(
         ref=ref,
@@ -91,6 +96,22 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     )
 
 
+def known_shape(spec: Spec) -> ModelShape | None:
+    """The published shape of the model's name, for engines whose workers do not report one; None: not known."""
+    try:
+        return find_shape(spec.model.source, spec.model.dtype)
+    except UnknownShapeError:
+        return None
+
+
+def limits_at(resource: DisaggregatedInference, accelerators: Mapping[str, Accelerator], now: datetime) -> Limits:
+    """The spec's bounds, and what is left of its scaling policies by the changes on record."""
+    limits, decision = limits_of(resource.spec, accelerators), resource.status.decision
+    changes = [Change(c.at, c.pool, c.workers) for c in decision.changes] if decision else []
+    sizes = decision.target.pools if decision else {}
+    return paced(limits, resource.spec.rebalance.behavior, sizes, changes, now)
+
+
 def worker_state(pod: Object, loads: Mapping[str, float], now: datetime) -> WorkerState:
     """A worker pod as the planner sees it; a pod without a known role (label edited by hand) counts as Both."""
     metadata = pod["metadata"]
@@ -104,6 +125,26 @@ def worker_state(pod: Object, loads: Mapping[str, float], now: datetime) -> Work
         age_s=(now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds(),
         deleting=bool(metadata.get("deletionTimestamp")),
     )
+
+
+def start_of(workers: Iterable[Object]) -> float | None:
+    """How long a replica takes from its creation until it serves, image and model loaded; None: none is known.
+
+    The lower median of the workers that are ready and were never started again: one whose readiness failed for a moment
+    long after its start looks like a slow one, and is outvoted.
+    """
+    times = sorted(seconds for pod in workers if (seconds := seconds_to_ready(pod)) is not None)
+    return times[(len(times) - 1) // 2] if times else None
+
+
+def seconds_to_ready(pod: Object) -> float | None:
+    """From a pod's creation to its readiness; None where it is not ready or has begun anew since."""
+    since = condition_of(pod, "Ready").get("lastTransitionTime")
+    restarts = sum(status.get("restartCount", 0) for status in pod.get("status", {}).get("containerStatuses") or [])
+    if not since or restarts or not is_ready(pod):
+        return None
+    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return max((datetime.fromisoformat(since) - created).total_seconds(), 0.0)
 
 
 def pool_state(name: str, deployment: Object | None, workers: tuple[WorkerState, ...]) -> PoolState:

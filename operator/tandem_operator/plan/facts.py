@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tandem_operator.plan.performance.config import ModelConfig
-
 from tandem_operator.api.engines import ENGINES
+from tandem_operator.plan.performance.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +113,8 @@ class PoolLimits:
     minimum: int
     maximum: int
     initial: int
+    up_pods: int | None = None  # what one decision may add or remove now; None: as Steadiness says
+    down_pods: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,15 @@ class Target:
     pools: Mapping[str, int]
     prefill: int
     decode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Workers that a decision added to a pool (or removed: below 0)."""
+
+    at: datetime
+    pool: str
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)

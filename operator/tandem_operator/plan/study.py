@@ -133,9 +133,11 @@ class Study:
 
 def reach(limits: Limits, now: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The least and the most replicas by pool that one step may choose."""
-    up, down = limits.steadiness.up_pods, limits.steadiness.down_pods
-    low = tuple(max(p.minimum, n - down) for p, n in zip(limits.pools, now, strict=True))
-    high = tuple(min(p.maximum, n + up) for p, n in zip(limits.pools, now, strict=True))
+    calm = limits.steadiness
+    up = [calm.up_pods if p.up_pods is None else p.up_pods for p in limits.pools]
+    down = [calm.down_pods if p.down_pods is None else p.down_pods for p in limits.pools]
+    low = tuple(max(p.minimum, n - d) for p, n, d in zip(limits.pools, now, down, strict=True))
+    high = tuple(min(p.maximum, n + u) for p, n, u in zip(limits.pools, now, up, strict=True))
     return low, high
 
 

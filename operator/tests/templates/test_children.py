@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tandem_operator.templates.names import Owner
 from tandem_operator.templates.render import render
@@ -47,7 +48,9 @@ def spec(**changed):
 
 
 def everything(found):
-    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {pool.name: 2 for pool in found.pools})
+    pools = children.pools_of(
+        OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {pool.name: 2 for pool in found.pools}
+    )
     router = children.router_deployment(OWNER, found, IMAGES)
     key = children.transfer_key(OWNER, "ab" * 32)
     return [
@@ -61,7 +64,9 @@ def everything(found):
 
 
 def worker(found, pool=0):
-    return children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})[pool]
+    return children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})[
+        pool
+    ]
 
 
 def container(deployment):
@@ -128,7 +133,9 @@ def test_a_workers_command_is_as_the_borders_say():
         "8",
     ]
     threads = children.Images("w", "r", worker_threads=1)
-    (pool, _) = children.pools_of(OWNER, spec(), CATALOGUE, threads, {"prefill": 1, "decode": 1})
+    (pool, _) = children.pools_of(
+        OWNER, spec(), accelerators_of(spec(), CATALOGUE), threads, {"prefill": 1, "decode": 1}
+    )
     assert "--threads 1" in " ".join(container(pool)["args"])
 
 
@@ -157,8 +164,9 @@ def test_devices(transfer, devices, capabilities):
 
 def test_a_gpu_worker_asks_for_its_product_and_tolerates_its_taint():
     pod = worker(spec(), 1)["spec"]["template"]["spec"]
-    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term["matchExpressions"] == [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}
+    assert terms[0] == {"matchExpressions": [product]}
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
@@ -166,7 +174,7 @@ def test_a_cpu_worker_asks_for_no_device():
     pools = copy.deepcopy(BODY["spec"]["pools"])
     pools[0]["hardware"] = {"accelerator": "cpu"}
     pod = worker(spec(pools=pools))["spec"]["template"]["spec"]
-    assert "affinity" not in pod
+    assert "nodeAffinity" not in pod["affinity"]
     assert "tolerations" not in pod
     assert "resources" not in pod["containers"][0]
 

@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tests.templates.test_children import BODY, IMAGES, OWNER, container
 
@@ -24,13 +25,14 @@ SPREAD = {"tensor": 4, "pipeline": 2, "data": 2, "expert": 8}
 def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
     """The container of a pool's worker under an engine."""
     spec = copy.deepcopy(BODY["spec"])
-    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": {"devices": list(devices)}}}
+    rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
+    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
     spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
     if mode == "Colocated":
         spec["pools"] = [{**spec["pools"][0], "role": "Both"}]
     found = read({**BODY, "spec": spec}).spec
-    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})
+    pools = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})
     return container(pools[pool])
 
 
