@@ -80,6 +80,7 @@ def load(settings: Settings) -> LoadedParts:
         threads=settings.threads,
         speculate=settings.speculate,
         tensor_parallel=settings.tensor_parallel,
+        weights=settings.weights,
     )
     model, ranks = load_ranks(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)

@@ -50,6 +50,7 @@ class Settings:
     speculate: int = 0
     draft_model: Path | None = None
     tensor_parallel: int = 1
+    weights: str = ""
     hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
@@ -86,6 +87,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         speculate=flags.speculate,
         draft_model=model_path(flags.draft_model) if flags.draft_model else None,
         tensor_parallel=flags.tensor_parallel,
+        weights=flags.weights,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -137,6 +139,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--speculate", type=natural, default=0, help="tokens to guess ahead when decoding; 0: none")
     parser.add_argument("--draft-model", default="", help="file:///directory of a small model that guesses; default: "
                         "what followed the same words before")  # fmt: skip
+    parser.add_argument("--weights", choices=("", "int8"), default="", help="int8: half the memory of bfloat16's")
     parser.add_argument(
         "--tensor-parallel", type=positive, default=1, help="ranks that share the model, a process each"
     )

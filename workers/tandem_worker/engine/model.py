@@ -43,6 +43,10 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
     dtype = dtype_of(settings.dtype)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if settings.weights and (settings.weights, dtype) != ("int8", torch.bfloat16):
+        raise ModelLoadError(
+            f"--weights {settings.weights} is not served with --dtype {settings.dtype}: int8 with bfloat16 is"
+        )
     config, tensors = read_weights(path, dtype)
     if settings.max_context > config.context:
         raise ModelLoadError(
@@ -57,7 +61,7 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
         tensors, config = shard_tensors(config, tensors, rank, settings.tensor_parallel), share
     with torch.inference_mode():
         native = native_kernels(config, dtype, settings.max_context)
-        decoder = Decoder(config, tensors, dtype, settings.max_context, native)
+        decoder = Decoder(config, tensors, dtype, settings.max_context, native, int8=settings.weights == "int8")
     return LoadedModel(decoder, info)
 
 

@@ -119,6 +119,7 @@ class EngineSettings:
     prefix_cache: bool = True
     speculate: int = 0  # tokens to guess ahead; 0: none
     tensor_parallel: int = 1  # ranks, each a process
+    weights: str = ""  # "int8", or as `dtype` says
 
 
 @dataclass(frozen=True, slots=True)
