@@ -25,6 +25,8 @@ from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
 from tandem_worker.tracing import make_tracing
 from tandem_worker.transfer import preflight
+from tandem_worker.transfer.base import BackendError
+from tandem_worker.transfer.nixl import Nixl, leave
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -47,7 +49,10 @@ def main() -> None:
         sys.exit(give_up(str(error)))
     if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
         LOG.warning("%s", problem)
-    sys.exit(uvloop.run(Worker(settings).run()))
+    code = uvloop.run(Worker(settings).run())
+    if settings.backend == Nixl.name:
+        leave(code)
+    sys.exit(code)
 
 
 def with_files(settings: Settings) -> Settings:
@@ -104,7 +109,7 @@ class Worker:
             os._exit(0)
         try:
             assembled = loading.result()
-        except ModelLoadError as error:
+        except (ModelLoadError, BackendError) as error:
             return give_up(str(error))
         except HubError as error:
             return give_up(str(error), error.exit_code)

@@ -13,7 +13,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tandem_worker.hub import HubError, repository_of
-from tandem_worker.transfer.backends import BackendError, check_backend
+from tandem_worker.transfer.backends import check_backend
+from tandem_worker.transfer.base import BackendError
 from tandem_worker.transfer.handshake import parse_key
 
 DOORS: Final = Path(tempfile.gettempdir())
@@ -132,7 +133,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--max-queue", type=positive, default=256)
     parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
     parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
-    parser.add_argument("--transfer-backend", default="tcp", help="tcp, or shm between workers of one machine")
+    parser.add_argument("--transfer-backend", default="tcp", help="tcp, shm (one machine), nixl, mooncake")
     parser.add_argument("--transfer-connections", type=positive, default=1, help="tcp: to each prefill worker")
     parser.add_argument("--transfer-dir", type=Path, default=DOORS, help="shm: a directory that all these workers see")
     parser.add_argument("--revision", default="", help="of the model's files; two workers must agree on it")

@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
     "ConfigMap": Kind("", "v1", "configmaps"),
     "PodMonitor": Kind("monitoring.coreos.com", "v1", "podmonitors"),
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "prometheusrules"),
+    "Lease": Kind("coordination.k8s.io", "v1", "leases"),
     "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
     "Event": Kind("events.k8s.io", "v1", "events"),
 }

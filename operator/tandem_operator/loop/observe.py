@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tandem_operator.loop.fleet import Look
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
-    from tandem_operator.plan.facts import Limits, ModelShape
+    from tandem_operator.plan.facts import Limits, ModelShape, PoolLimits
 
 Object = dict[str, Any]
 
@@ -71,7 +71,7 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     decision = resource.status.decision
     facts = Observed(
-        limits=limits_at(resource, world.catalogue, now),
+        limits=limits_at(resource, world.catalogue, look.bandwidth, now),
         pools=tuple(pool_state(pool.name, pools.get(pool.name), workers) for pool in resource.spec.pools),
         workers=workers,
         target=target_of(resource.status),
@@ -104,12 +104,23 @@ def known_shape(spec: Spec) -> ModelShape | None:
         return None
 
 
-def limits_at(resource: DisaggregatedInference, accelerators: Mapping[str, Accelerator], now: datetime) -> Limits:
+def limits_at(
+    resource: DisaggregatedInference,
+    accelerators: Mapping[str, Accelerator],
+    bandwidth: float | None,
+    now: datetime,
+) -> Limits:
     """The spec's bounds, and what is left of its scaling policies by the changes on record."""
     limits, decision = limits_of(resource.spec, accelerators), resource.status.decision
     changes = [Change(c.at, c.pool, c.workers) for c in decision.changes] if decision else []
     sizes = decision.target.pools if decision else {}
+    limits = replace(limits, pools=tuple(linked(pool, bandwidth) for pool in limits.pools))
     return paced(limits, resource.spec.rebalance.behavior, sizes, changes, now)
+
+
+def linked(pool: PoolLimits, bandwidth: float | None) -> PoolLimits:
+    """The pool with the link that its workers measured, where they did."""
+    return replace(pool, device=replace(pool.device, measured_link=bandwidth)) if bandwidth else pool
 
 
 def worker_state(pod: Object, loads: Mapping[str, float], now: datetime) -> WorkerState:

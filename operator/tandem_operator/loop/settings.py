@@ -35,6 +35,7 @@ class Settings(BaseModel):
     worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
     template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
+    lease_namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # of the Lease; '': no election
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     listen_host: str = "0.0.0.0"

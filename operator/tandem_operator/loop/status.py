@@ -64,7 +64,7 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),
         observed=observed_status(newest) if rewrite and newest else old.observed,
-        transfer=TransferStatus(backend=seen.look.backend) if seen.look.backend else old.transfer,
+        transfer=transfer_status(old.transfer, seen, rewrite=rewrite),
         decision=decision,
         conditions=conditions_of(old, verdicts, generation, now, live=rewrite),
     )
@@ -205,6 +205,14 @@ def pool_status(seen: Seen, plan: Plan, name: str) -> PoolStatus:
     ready = next(pool.ready for pool in seen.facts.pools if pool.name == name)
     desired = 0 if seen.resource.spec.suspend else plan.target.pools.get(name, 0)
     return PoolStatus(desired=desired, ready=ready)
+
+
+def transfer_status(old: TransferStatus | None, seen: Seen, *, rewrite: bool) -> TransferStatus | None:
+    """How the KV cache travels; the bandwidth is a live number, and written as those are."""
+    look, known = seen.look, old.bandwidth if old else None
+    measured = f"{look.bandwidth / 1e9:.2g} GB/s" if look.bandwidth else None
+    bandwidth = measured or known if rewrite or known is None else known
+    return TransferStatus(backend=look.backend, bandwidth=bandwidth) if look.backend else old
 
 
 def observed_status(window: Window) -> ObservedStatus:

@@ -68,6 +68,7 @@ class Device:
     link: float  # bytes/s between a prefill and a decode worker
     price_per_hour: float
     watts: float = 0.0  # 0: not known
+    measured_link: float | None = None  # bytes/s between two workers as they measured it; None: by the data sheet
 
 
 @dataclass(frozen=True, slots=True)

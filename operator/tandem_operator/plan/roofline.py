@@ -102,7 +102,7 @@ def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
     where = Deployment(config_of(model), hardware_of(device, model), precision_of(model), Parallelism(tensor=gpus))
     costs = costs_of(where)
     token_bytes = kv.token_bytes(where.model, where.precision.kv)
-    link = device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
+    link = device.measured_link or device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
     return Prior(
         pass_s=ENGINES["tandem"].step_s + costs.floor_s + costs.latency_s + costs.linear.read_s + costs.head.read_s,
         token_s=costs.linear.token_s + costs.activation_s + costs.message_s,

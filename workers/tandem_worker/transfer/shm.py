@@ -12,32 +12,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import heapq
 import logging
 import mmap
 import os
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.base import Fence, LaneError
-from tandem_worker.transfer.wire import Lend, WireError
+from tandem_worker.transfer.slots import SLOTS_BYTES, ReaderEnd, WriterEnd, copy
+from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 LOG = logging.getLogger(__name__)
-ARENA_BYTES: Final = 32 * 1024 * 1024  # a connection's window (outbox.py); pages of it exist once they are used
 ARENAS_AT_MOST: Final = 32  # further connections use tcp
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class Arena:
-    """The writer's end: slots of one frame each, used lowest first so that a quiet connection touches few."""
+class Arena(WriterEnd):
+    """The writer's end: a sealed memory file."""
 
     name = "shm"
     fence = Fence.CONNECTION
@@ -45,8 +45,7 @@ class Arena:
 
     def __init__(self, slot_bytes: int, door: Door) -> None:
         """Raises OSError where the machine has no memory files."""
-        self.size = max(ARENA_BYTES // slot_bytes, 1) * slot_bytes
-        self._slot_bytes = slot_bytes
+        self.size = max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes
         descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, self.size)
@@ -57,47 +56,19 @@ class Arena:
             os.close(descriptor)
             raise
         self._door = door
-        self._view = memoryview(self._map)
-        self._free = list(range(0, self.size, slot_bytes))
-        self._used: dict[int, int] = {}
+        super().__init__(memoryview(self._map), slot_bytes)
         self.closed = False
-
-    def room(self) -> bool:
-        """Is a slot free?"""
-        return bool(self._free)
-
-    def put(self, body: memoryview) -> int:
-        """The one copy on this side."""
-        at = heapq.heappop(self._free)
-        self._view[at : at + len(body)] = body
-        self._used[at] = len(body)
-        return at
-
-    def free(self, at: int, size: int) -> None:
-        """Raises WireError where no such frame lies."""
-        if self._used.get(at) != size:
-            raise WireError(f"{size} B at {at} were not in use")
-        del self._used[at]
-        heapq.heappush(self._free, at)
-
-    def get(self, at: int, size: int) -> memoryview:
-        """The writer reads nothing."""
-        raise WireError(f"a decode worker must not send pages ({size} B at {at})")
-
-    def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
-        return False
 
     def close(self) -> None:
         """The memory goes with the last of its two mappings."""
         self.closed = True
         self._door.forget(self.token)
-        self._view.release()
         with contextlib.suppress(BufferError):
+            self._memory.release()
             self._map.close()
 
 
-class Window:
+class Window(ReaderEnd):
     """The reader's end."""
 
     name = "shm"
@@ -106,6 +77,7 @@ class Window:
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
+        super().__init__(size)
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
                 raise LaneError("the peer's memory file may change its size")
@@ -118,26 +90,15 @@ class Window:
             os.close(descriptor)
         self._view = memoryview(self._map)
 
-    def room(self) -> bool:
-        """The reader writes nothing."""
-        return False
-
-    def put(self, body: memoryview) -> int:
-        """The reader writes nothing."""
-        raise WireError(f"{len(body)} B of pages on the reader's side")
-
-    def free(self, at: int, size: int) -> None:
-        """The reader frees by `taken`."""
-        raise WireError(f"a prefill worker took {size} B at {at}, but none were sent")
-
-    def get(self, at: int, size: int) -> memoryview:
-        """A view of a frame, good until `taken` is said. Raises WireError outside of the memory."""
-        if not 0 <= at <= len(self._view) - size:
-            raise WireError(f"pages at {at} lie outside of {len(self._view)} B of shared memory")
-        return self._view[at : at + size]
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
+        """The one copy on this side: it is there at once. Raises WireError outside of the memory."""
+        self.check(at, pieces)
+        for piece in pieces:
+            copy(self._view[at : at + len(piece)], piece)
+            at += len(piece)
 
     def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
+        """Nobody but this end writes to its pages: the connection's end is the fence."""
         return False
 
     def close(self) -> None:
@@ -152,13 +113,17 @@ class Door:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError where no socket can be made in `directory`."""
+        sweep(directory)
         self.path = directory / f"tandem-kv-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        # It gets its name once somebody answers: a name at which nobody does is a dead worker's, and is swept away.
+        early = self.path.with_suffix(".new")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, int] = {}
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o600)
+        self._socket.bind(str(early))
+        early.chmod(0o600)
         self._socket.listen(16)
+        early.rename(self.path)
         threading.Thread(target=self._serve, name="shm-door", daemon=True).start()
 
     def admit(self, descriptor: int) -> bytes:
@@ -206,6 +171,20 @@ class Door:
             os.close(descriptor)
 
 
+def sweep(directory: Path) -> None:
+    """Take away the doors of this user's workers that were killed: those at which nobody answers."""
+    for path in directory.glob("tandem-kv-*.sock"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+            if path.stat().st_uid != os.geteuid() or not path.is_socket():
+                continue
+            door.settimeout(DOOR_S)
+            try:
+                door.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+                LOG.info("%s was left by a worker that is no more: removed", path)
+
+
 def fetch(path: str, token: bytes) -> int:
     """The descriptor behind a door. Raises LaneError: another machine, another root directory, or too late."""
     try:
@@ -251,6 +230,9 @@ class Shm:
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         return Window(await asyncio.to_thread(fetch, lend.where, lend.token), lend.size)
+
+    def open(self, memory: memoryview) -> None:
+        """The reader copies into its own pages by itself."""
 
     def close(self) -> None:
         """Lanes go with their connections."""
