@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tandem_worker.transfer.mooncake import make_engine
-from tandem_worker.transfer.nixl import load_library
+from tandem_worker.transfer.nixl import load_library, make_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,18 +133,12 @@ def answer_plain(connection: socket.socket, part: memoryview) -> None:
             connection.sendall(part[at : at + SEGMENT])
 
 
-def nixl(name: str) -> Any:
-    """An agent of that name."""
-    library = load_library()
-    return library.agent(name, library.config(backends=["UCX"]))
-
-
 def raw_nixl(size: int, repeats: int) -> Base:
     """The library alone, by the best of READ and WRITE and of the sizes of a descriptor."""
     store = np.zeros(size, np.uint8)
     with far(hold_nixl, size) as pipe:
         key, there = pipe.recv()
-        agent = nixl("near")
+        agent = make_agent(load_library(), "near")
         agent.register_memory([(store.ctypes.data, size, 0, "")], "DRAM")
         peer = agent.add_remote_agent(key)
 
@@ -158,7 +152,7 @@ def raw_nixl(size: int, repeats: int) -> Base:
                 handle = agent.initialize_xfer(way, near, far_ones, peer)
                 state = agent.transfer(handle)
                 while state == "PROC":
-                    time.sleep(0.0002)  # a loop without it takes a core from the library's own threads
+                    time.sleep(0.0002)
                     state = agent.check_xfer_state(handle)
                 agent.release_xfer_handle(handle)
 
@@ -176,10 +170,14 @@ def raw_nixl(size: int, repeats: int) -> Base:
 def hold_nixl(pipe: Connection, size: int) -> None:
     """The other process."""
     store = np.ones(size, np.uint8)
-    agent = nixl("far")
+    agent = make_agent(load_library(), "far")
     agent.register_memory([(store.ctypes.data, size, 0, "")], "DRAM")
     pipe.send((agent.get_agent_metadata(), store.ctypes.data))
-    answer(pipe)
+    while True:
+        agent.get_new_notifs()  # what UCX must do for the reader
+        if pipe.poll(0.001):
+            pipe.recv()
+            pipe.send(cpu_s())
 
 
 def raw_mooncake(size: int, repeats: int) -> Base:

@@ -68,7 +68,6 @@ REMOVE = "remove it"
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
-    NotYet("spec.priority", "use 0", only=(0,)),
 )
 
 

@@ -179,7 +179,10 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
         return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
     if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
-    return judge_scaling(seen.facts, now)
+    verdict = judge_scaling(seen.facts, now)
+    if verdict.reason == "AtMaximum" and seen.cap is not None and seen.facts.limits.budget_gpus == seen.cap.gpus:
+        return Verdict(Answer.YES, "BudgetExhausted", f"of the GPUs that all resources share: {seen.cap.why}")
+    return verdict
 
 
 def judge_rebalancing(seen: Seen, plan: Plan, serving: Verdict) -> Verdict:

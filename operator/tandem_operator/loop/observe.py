@@ -12,9 +12,11 @@ from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import condition_of, is_ready
 from tandem_operator.plan.behavior import paced
+from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
+from tandem_operator.templates.groups import GROUP, nodes_of
 from tandem_operator.templates.names import Owner
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Seen:
     pods: tuple[Object, ...]  # workers and routers
     look: Look
     facts: Observed
+    cap: Cap | None = None  # of the GPUs that all resources share
     absent: frozenset[str] = frozenset()  # optional kinds that the cluster does not serve
 
     @property
@@ -61,11 +64,19 @@ def parse(body: Object) -> DisaggregatedInference:
         return read({key: value for key, value in body.items() if key != "status"})
 
 
-def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInference, now: datetime) -> Seen:
-    """All facts for one pass. Raises UnknownAcceleratorError and UnknownDTypeError."""
+def observe(
+    world: World, ref: Ref, body: Object, resource: DisaggregatedInference, now: datetime, *, shared: bool = True
+) -> Seen:
+    """All facts for one pass, without the fleet's cap where not `shared`.
+
+    Raises UnknownAcceleratorError, UnknownDTypeError and InvalidResourceError.
+    """
     uid, cache, look = body["metadata"]["uid"], world.cache, world.fleet.look(ref)
     accelerators = accelerators_of(resource.spec, world.catalogue)
-    owned = [item for item in cache.of(ref, "Deployment") if is_owned(item, uid)]
+    for pool in resource.spec.pools:
+        nodes_of(resource.spec, pool, accelerators[pool.name])  # said before anything is touched
+    # Where a pool has both for a moment, the groups count: a Deployment that is not wanted goes at the pass' end.
+    owned = [item for kind in ("Deployment", GROUP) for item in cache.of(ref, kind) if is_owned(item, uid)]
     pods = tuple(pod for pod in cache.of(ref, "Pod") if label_of(pod, LABEL_COMPONENT))  # not of Jobs
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
@@ -81,7 +92,9 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         model=look.model or known_shape(resource.spec),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
+    cap = cap_of(world, ref, facts) if shared else None
     return Seen(
+        cap=cap,
         ref=ref,
         body=body,
         resource=resource,
@@ -91,9 +104,17 @@ def observe(world: World, ref: Ref, body: Object, resource: DisaggregatedInferen
         router=next((item for item in owned if item["metadata"]["name"] == f"{ref.name}-{COMPONENT_ROUTER}"), None),
         pods=pods,
         look=look,
-        facts=facts,
+        facts=replace(facts, limits=capped(facts.limits, cap)),
         absent=frozenset(world.absent),
     )
+
+
+def cap_of(world: World, ref: Ref, facts: Observed) -> Cap | None:
+    """The fleet's cap; before the first sharing it is what the resource has: nobody grows on a guess."""
+    if not world.settings.fleet_gpus:
+        return None
+    first = Cap(max(in_use(facts), least_gpus(facts.limits)), "the fleet's budget was not shared yet")
+    return world.caps.get(ref, first)
 
 
 def known_shape(spec: Spec) -> ModelShape | None:

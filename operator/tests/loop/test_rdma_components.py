@@ -10,6 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tandem_operator.loop.settings import from_environment
+
 REPO = Path(__file__).resolve().parents[3]
 FOLDER = REPO / "manifests/components/rdma"
 OWN_KINDS = {"ConfigMap", "DaemonSet"}  # Kubernetes' own, for which there are schemas
@@ -34,6 +36,23 @@ def test_builds_and_carries_its_label(name, tmp_path):
         assert item["metadata"]["labels"]["app.kubernetes.io/component"] == "rdma"
         if item["kind"] in OWN_KINDS:
             kubernetes_validate.validate(item, "1.37", strict=True)
+
+
+def test_the_operators_own_way_has_its_rights_and_a_known_setting(tmp_path):
+    inside = Path("../" * len(tmp_path.parts[1:])) / str(REPO / "manifests").lstrip("/")
+    (tmp_path / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources": [f"{inside}/base"], "components": [f"{inside}/components/rdma/by-operator"]})
+    )
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(done.stdout)}
+    chart = yaml.safe_load((REPO / "charts/tandem/files/rdma-rules.yaml").read_text())
+    assert found["ClusterRole", "tandem-operator-rdma"]["rules"] == chart
+    (container,) = found["Deployment", "tandem-operator"]["spec"]["template"]["spec"]["containers"]
+    env = {e["name"]: e.get("value", "x") for e in container["env"] if e["name"].startswith("TANDEM_")}
+    assert from_environment(env).rdma_sharing is not None
 
 
 def sample(name):

@@ -239,6 +239,9 @@ class Link(asyncio.BufferedProtocol):
             self._write(transport, *self._urgent.popleft())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
             self._leave(way if item.body is not None else transport, item)
+            if self._lanes.lane is not None:  # the peer hears of this one before the next is copied
+                self._loop.call_soon(self._pump)
+                break
         self._tell_settled()
 
     def _way(self) -> asyncio.Transport | None:

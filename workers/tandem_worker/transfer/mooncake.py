@@ -12,13 +12,11 @@ import contextlib
 import importlib
 import logging
 import mmap
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, address_of
 from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 LANES_AT_MOST: Final = 32  # lent at once; further connections use tcp
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
-Job = tuple[Callable[[], int], asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 def make_engine(host: str) -> Any:
@@ -39,25 +36,6 @@ def make_engine(host: str) -> Any:
     if engine.initialize(host, "P2PHANDSHAKE", "tcp", ""):
         raise BackendError(f"--transfer-backend mooncake: the transfer engine cannot be started at {host}")
     return engine
-
-
-def work(jobs: queue.SimpleQueue[Job | None]) -> None:
-    """One thread: a read at a time until the connection is over."""
-    while (job := jobs.get()) is not None:
-        read, loop, done = job
-        failed = read()
-        with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
-            loop.call_soon_threadsafe(settle, done, failed)
-
-
-def settle(done: asyncio.Future[None], failed: int) -> None:
-    """On the event loop: a read is over."""
-    if done.done():
-        return
-    if failed:
-        done.set_exception(LaneError(f"a read of pages failed: the transfer engine says {failed}"))
-    else:
-        done.set_result(None)
 
 
 class Lent(WriterEnd):
@@ -102,10 +80,8 @@ class Reader(ReaderEnd):
         self._engine = engine
         self._peer = peer
         self._start = start
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying)
         self._closed = False
-        for _ in range(READS_AT_ONCE):  # daemons: one that hangs must not hold up the worker's exit
-            threading.Thread(target=work, args=(self._jobs,), name="mooncake", daemon=True).start()
 
     def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
         """Raises WireError outside of what was lent, LaneError once the connection is over."""
@@ -118,31 +94,22 @@ class Reader(ReaderEnd):
             there.append(self._start + at)
             sizes.append(len(piece))
             at += len(piece)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        self._jobs.put((lambda: self._engine.batch_transfer_sync_read(self._peer, here, there, sizes), loop, done))
-        return self.flying.add(done)
+        return self._fetchers.add(lambda: self._read(here, there, sizes))
+
+    def _read(self, here: list[int], there: list[int], sizes: list[int]) -> str:
+        failed = self._engine.batch_transfer_sync_read(self._peer, here, there, sizes)
+        return f"a read of pages failed: the transfer engine says {failed}" if failed else ""
 
     def revoke(self) -> bool:
-        """No read can be given up; those that have not begun are. True: none is under way."""
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return not self.flying
-            if job is None:  # a thread's end: it stays
-                self._jobs.put(None)
-                return not self.flying
-            job[2].cancel()
+        """No read that has begun can be given up. True: none is under way."""
+        self.close()
+        return not self.flying
 
     def close(self) -> None:
         """The connection is gone: nothing new is read, and the threads end."""
-        if self._closed:
-            return
-        self._closed = True
-        self.revoke()
-        for _ in range(READS_AT_ONCE):
-            self._jobs.put(None)
+        if not self._closed:
+            self._closed = True
+            self._fetchers.close()
 
 
 class Mooncake:

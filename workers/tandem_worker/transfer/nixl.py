@@ -17,12 +17,13 @@ import mmap
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, address_of
 from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 LANES_AT_MOST: Final = 32  # lent at once; further connections use tcp
-POLL_S: Final = 0.001  # NIXL has nothing to wait on: what is under way is looked at this often
+READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
+# NIXL has nothing to wait on, and its own progress thread takes a whole core: this worker looks by itself, and only
+# while something is under way.
+LOOK_S: Final = 0.0002  # reader: at its reads
+HELP_S: Final = 0.001  # writer: at what UCX must do for readers where no card does it
 RAM: Final = "DRAM"
 
 
@@ -40,6 +45,7 @@ class Library:
 
     agent: Any
     config: Any
+    strict: Any  # the library's own lock, since threads read
     errors: tuple[type[Exception], ...]
 
 
@@ -51,7 +57,13 @@ def load_library() -> Library:
     except ImportError as error:
         raise BackendError(f"--transfer-backend nixl needs the nixl package (the extra `nixl`): {error}") from error
     errors = tuple(getattr(bindings, name) for name in dir(bindings) if name.endswith("Error"))
-    return Library(api.nixl_agent, api.nixl_agent_config, errors)
+    return Library(api.nixl_agent, api.nixl_agent_config, api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT, errors)
+
+
+def make_agent(library: Library, name: str) -> Any:
+    """Raises one of the library's errors."""
+    config = library.config(enable_prog_thread=False, backends=["UCX"], sync_mode=library.strict)
+    return library.agent(name, config)
 
 
 def leave(code: int) -> NoReturn:
@@ -63,64 +75,55 @@ def leave(code: int) -> NoReturn:
 
 
 class Agent:
-    """The worker's NIXL agent, and the reads that it has under way."""
+    """The worker's NIXL agent."""
 
     def __init__(self, library: Library) -> None:
         """Raises BackendError."""
-        self.library = library
+        self.errors = library.errors
         try:
-            self.raw = library.agent(secrets.token_hex(16), library.config(backends=["UCX"]))
+            self.raw = make_agent(library, secrets.token_hex(16))
         except library.errors as error:
             raise BackendError(f"--transfer-backend nixl: no agent with UCX: {error}") from error
-        self._reads: dict[Any, asyncio.Future[None]] = {}
-        self._polling: asyncio.TimerHandle | None = None
 
     def register(self, memory: memoryview) -> Any:
         """Memory that the agent may read from or into. Raises one of the library's errors."""
         return self.raw.register_memory([(address_of(memory), len(memory), 0, "")], RAM)
 
-    def read(self, peer: str, start: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
-        """Bring the peer's bytes from `start` on into the pieces. Raises one of the library's errors."""
+    def read(self, peer: str, start: int, pieces: Sequence[memoryview]) -> str:
+        """Bring the peer's bytes from `start` on into the pieces; blocks. Returns what went wrong.
+
+        There is no deadline: until the library says that it is over it may still come in, and its pages are nobody's.
+        """
         here, there = [], []
         for piece in pieces:
             here.append((address_of(piece), len(piece), 0))
             there.append((start, len(piece), 0))
             start += len(piece)
         raw = self.raw
-        handle = raw.initialize_xfer("READ", raw.get_xfer_descs(here, RAM), raw.get_xfer_descs(there, RAM), peer)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        raw.transfer(handle)
-        self._reads[handle] = done
-        if self._polling is None:
-            self._polling = loop.call_later(POLL_S, self._poll)
-        return done
-
-    def _poll(self) -> None:
-        for handle, done in list(self._reads.items()):
-            if (state := self._state(handle)) != "PROC":
-                self._over(handle, done, state)
-        self._polling = asyncio.get_running_loop().call_later(POLL_S, self._poll) if self._reads else None
-
-    def _state(self, handle: Any) -> str:
         try:
-            return str(self.raw.check_xfer_state(handle))
-        except self.library.errors as error:
+            handle = raw.initialize_xfer("READ", raw.get_xfer_descs(here, RAM), raw.get_xfer_descs(there, RAM), peer)
+        except self.errors as error:
+            return f"pages cannot be read: {error}"
+        state = self._state(raw.transfer, handle)
+        while state == "PROC" or not self._released(handle):
+            time.sleep(LOOK_S)
+            if state == "PROC":
+                state = self._state(raw.check_xfer_state, handle)
+        return "" if state == "DONE" else f"a read of pages failed: {state}"
+
+    def _state(self, ask: Callable[[Any], Any], handle: Any) -> str:
+        try:
+            return str(ask(handle))
+        except self.errors as error:
             return f"ERR: {error}"
 
-    def _over(self, handle: Any, done: asyncio.Future[None], state: str) -> None:
+    def _released(self, handle: Any) -> bool:
         try:
             self.raw.release_xfer_handle(handle)
-        except self.library.errors as error:
+        except self.errors as error:
             LOG.debug("a read cannot be given up yet: %s", error)
-            return  # it may still land: it stays under way, and its pages in quarantine
-        del self._reads[handle]
-        if done.cancelled():
-            return
-        if state == "DONE":
-            done.set_result(None)
-        else:
-            done.set_exception(LaneError(f"a read of pages failed: {state}"))
+            return False
+        return True
 
 
 class Lent(WriterEnd):
@@ -136,18 +139,34 @@ class Lent(WriterEnd):
         memory = memoryview(self._map)
         super().__init__(memory, slot_bytes)
         self._agent = agent
+        self._helping: asyncio.TimerHandle | None = None
         self._registered = agent.register(memory)
         self.start = address_of(memory)
         self.size = len(memory)
         self.key = bytes(agent.raw.get_partial_agent_metadata(self._registered, inc_conn_info=True))
         self.closed = False
 
+    def put(self, body: memoryview) -> int:
+        """See WriterEnd; from now on the reader may need help."""
+        at = super().put(body)
+        if self._helping is None:
+            self._help()
+        return at
+
+    def _help(self) -> None:
+        """Until all is taken: what UCX does for readers in this process, where no card does it."""
+        self._helping = None
+        if self._used and not self.closed:
+            with contextlib.suppress(*self._agent.errors):  # the reader hears of what is wrong
+                self._agent.raw.get_new_notifs()
+            self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
+
     def close(self) -> None:
         """Its key ends with the connection."""
         if self.closed:
             return
         self.closed = True
-        with contextlib.suppress(*self._agent.library.errors):
+        with contextlib.suppress(*self._agent.errors):
             self._agent.raw.deregister_memory(self._registered)
         with contextlib.suppress(BufferError):
             self._memory.release()
@@ -166,17 +185,15 @@ class Reader(ReaderEnd):
         self._agent = agent
         self._peer = peer
         self._start = start
+        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying)
         self._forgotten = False
 
     def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
-        """Raises WireError outside of what was lent, LaneError where the library refuses."""
+        """Raises WireError outside of what was lent, LaneError once the connection is over."""
         self.check(at, pieces)
         if self._forgotten:
             raise LaneError("the peer's memory is not read any more")
-        try:
-            return self.flying.add(self._agent.read(self._peer, self._start + at, pieces))
-        except self._agent.library.errors as error:
-            raise LaneError(f"pages cannot be read: {error}") from error
+        return self._fetchers.add(lambda: self._agent.read(self._peer, self._start + at, pieces))
 
     @property
     def over(self) -> bool:
@@ -187,7 +204,8 @@ class Reader(ReaderEnd):
         """Forget the peer's agent: the library gives up what is under way. True: nothing is any more."""
         if not self._forgotten:
             self._forgotten = True
-            with contextlib.suppress(*self._agent.library.errors):
+            self._fetchers.close()
+            with contextlib.suppress(*self._agent.errors):
                 self._agent.raw.remove_remote_agent(self._peer)
         return not self.flying
 
@@ -206,7 +224,7 @@ class Nixl:
         """Raises BackendError."""
         self._slot_bytes = slot_bytes
         self._agent = Agent(load_library())
-        self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.library.errors)
+        self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.errors)
         self._lent: list[Lent] = []
         self._readers: dict[str, Reader] = {}
 
@@ -214,7 +232,7 @@ class Nixl:
         """The worker's pages, which reads go into. Raises BackendError."""
         try:
             self._agent.register(memory)
-        except self._agent.library.errors as error:
+        except self._agent.errors as error:
             raise BackendError(f"--transfer-backend nixl: the KV pages cannot be registered: {error}") from error
 
     def lend(self) -> tuple[Lane, Lend] | None:

@@ -1,10 +1,11 @@
 """Pages through memory that two workers of one machine share; the control connection says where in it they lie.
 
 The prefill worker makes a sealed memory file for each connection and copies frames into its slots; the decode worker
-maps it and copies them into its pages, as with tcp. So the writer never holds a mapping of anybody's KV pages: one that
-is stopped in the middle of a write spoils a slot that no message names, and the fence is the connection. (Pages shared
-with the writer would save that copy, but a stopped writer cannot be unmapped, and could write to everybody's.) A decode
-worker refuses a file that could shrink under it; the token that opens it came over the proven connection.
+maps it, and a thread of its own copies them into its pages while the writer copies the next. So the writer never holds
+a mapping of anybody's KV pages: one that is stopped in the middle of a write spoils a slot that no message names. The
+fence is the end of the copy under way. (Pages shared with the writer would save a copy, but a stopped writer cannot be
+unmapped, and could write to everybody's.) A decode worker refuses a file that could shrink under it; the token that
+opens it came over the proven connection.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.base import Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, ReaderEnd, WriterEnd, copy
+from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, copy
 from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Arena(WriterEnd):
     """The writer's end: a sealed memory file."""
 
     name = "shm"
-    fence = Fence.CONNECTION
-    ordered = True
+    fence = Fence.KEY
+    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
     def __init__(self, slot_bytes: int, door: Door) -> None:
         """Raises OSError where the machine has no memory files."""
@@ -72,8 +73,8 @@ class Window(ReaderEnd):
     """The reader's end."""
 
     name = "shm"
-    fence = Fence.CONNECTION
-    ordered = True
+    fence = Fence.KEY
+    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
@@ -89,20 +90,31 @@ class Window(ReaderEnd):
         finally:
             os.close(descriptor)
         self._view = memoryview(self._map)
+        self._fetchers = Fetchers(self.name, 1, self.flying)
+        self._closed = False
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """The one copy on this side: it is there at once. Raises WireError outside of the memory."""
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
+        """The one copy on this side, by a thread: the event loop has better to do. Raises WireError outside of it."""
         self.check(at, pieces)
+        return self._fetchers.add(lambda: self._copy(at, pieces))
+
+    def _copy(self, at: int, pieces: Sequence[memoryview]) -> str:
         for piece in pieces:
             copy(self._view[at : at + len(piece)], piece)
             at += len(piece)
+        return ""
 
     def revoke(self) -> bool:
-        """Nobody but this end writes to its pages: the connection's end is the fence."""
-        return False
+        """Nobody but this end's thread writes to its pages. True: it does not."""
+        self.close()
+        return not self.flying
 
     def close(self) -> None:
-        """Unmap, unless a copy out of it is still looked at; then that look's end does."""
+        """Unmap, unless a copy out of it is under way; then that copy's end does."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fetchers.close()
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
@@ -204,7 +216,7 @@ class Shm:
     """Workers of one machine, in whatever pods, that see the same directory."""
 
     name = "shm"
-    fence = Fence.CONNECTION
+    fence = Fence.KEY
 
     def __init__(self, directory: Path, slot_bytes: int) -> None:
         """`slot_bytes`: one frame. Raises OSError where no socket can be made in `directory`."""

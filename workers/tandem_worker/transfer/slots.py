@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
+import queue
+import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import WireError
-
-if TYPE_CHECKING:
-    import asyncio
 
 SLOTS_BYTES: Final = 32 * 1024 * 1024  # a connection's window (outbox.py)
 
@@ -103,6 +105,54 @@ class Flying:
 
     def __bool__(self) -> bool:
         return bool(self._fetches)
+
+
+Job = tuple[Callable[[], str], "asyncio.AbstractEventLoop", "asyncio.Future[None]"]
+
+
+class Fetchers:
+    """Threads of one connection that carry out fetches which block, in their order. A fetch returns what went wrong."""
+
+    def __init__(self, name: str, threads: int, flying: Flying) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads = threads
+        self._flying = flying
+        for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
+            threading.Thread(target=work, args=(self._jobs,), name=name, daemon=True).start()
+
+    def add(self, fetch: Callable[[], str]) -> asyncio.Future[None]:
+        """One more; the future is done on the event loop, and fails with LaneError."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._jobs.put((fetch, loop, done))
+        return self._flying.add(done)
+
+    def close(self) -> None:
+        """What has not begun never does; the threads end after what has."""
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                job[2].cancel()
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+
+def work(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """One thread: a fetch at a time until the connection is over."""
+    while (job := jobs.get()) is not None:
+        fetch, loop, done = job
+        wrong = fetch()
+        with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
+            loop.call_soon_threadsafe(settle, done, wrong)
+
+
+def settle(done: asyncio.Future[None], wrong: str) -> None:
+    """On the event loop: a fetch is over."""
+    if done.done():
+        return
+    if wrong:
+        done.set_exception(LaneError(wrong))
+    else:
+        done.set_result(None)
 
 
 def size_of(pieces: Sequence[memoryview]) -> int:

@@ -99,7 +99,7 @@ def never_ending(lane):
     return reads
 
 
-@pytest.mark.parametrize("lane_pair", READ_BY_LIBRARY, indirect=True)
+@pytest.mark.parametrize("lane_pair", BESIDE, indirect=True)
 async def test_pages_that_are_still_being_read_into_are_nobodys_until_the_reads_are_over(lane_pair):
     prefill, decode = lane_pair
     link = await on_lane(decode, prefill)
@@ -114,7 +114,7 @@ async def test_pages_that_are_still_being_read_into_are_nobodys_until_the_reads_
     await both_are_empty(lane_pair)
 
 
-@pytest.mark.parametrize("lane_pair", ["nixl"], indirect=True)
+@pytest.mark.parametrize("lane_pair", ["shm"], indirect=True)
 async def test_a_read_that_fails_ends_the_connection_and_is_told(lane_pair):
     prefill, decode = lane_pair
     link = await on_lane(decode, prefill)

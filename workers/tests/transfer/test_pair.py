@@ -412,7 +412,9 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
         pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
         pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
-        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=342), 342 * 3072, id="longer than a frame"),
+        pytest.param(
+            Chunk(generation=Generation(1, 1), first_page=0, pages=1366), 1366 * 3072, id="longer than a frame"
+        ),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):

@@ -30,17 +30,17 @@ def lane(door):
     window.close()
 
 
-def test_what_is_put_is_what_is_got(lane):
+async def test_what_is_put_is_what_is_got(lane):
     arena, window = lane
     frames = [bytes([n]) * (SLOT - n) for n in range(5)]
     places = [arena.put(memoryview(frame)) for frame in frames]
-    assert [fetched(window, at, len(frame)) for at, frame in zip(places, frames, strict=True)] == frames
+    assert [await fetched(window, at, len(frame)) for at, frame in zip(places, frames, strict=True)] == frames
 
 
-def fetched(window, at, size):
+async def fetched(window, at, size):
     """What lies there, brought into two pieces."""
     target = memoryview(bytearray(size))
-    window.fetch(at, [target[: size // 3], target[size // 3 :]])
+    await window.fetch(at, [target[: size // 3], target[size // 3 :]])
     return bytes(target)
 
 
@@ -67,10 +67,10 @@ def test_nothing_is_freed_that_does_not_lie_there(lane, at, size):
 
 
 @pytest.mark.parametrize("at", [-1, -SLOT, 2**62, None], ids=["before", "far before", "far behind", "over the end"])
-def test_nothing_is_read_outside(lane, at):
+async def test_nothing_is_read_outside(lane, at):
     arena, window = lane
     with pytest.raises(WireError, match="outside"):
-        fetched(window, arena.size - SLOT + 1 if at is None else at, SLOT)
+        await fetched(window, arena.size - SLOT + 1 if at is None else at, SLOT)
 
 
 def test_a_token_opens_once(door):
