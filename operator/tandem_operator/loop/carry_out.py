@@ -15,6 +15,7 @@ from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, 
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
+from tandem_operator.plan.facts import Role
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
@@ -144,9 +145,16 @@ async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
     return await apply_all([router], seen, world)
 
 
-async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """Disruption budgets."""
-    return await apply_all(children.budgets(seen.owner, seen.resource.spec), seen, world)
+async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Disruption budgets, by the roles of the target."""
+    return await apply_all(children.budgets(seen.owner, seen.resource.spec, roles_in(plan, seen)), seen, world)
+
+
+def roles_in(plan: Plan, seen: Seen) -> dict[str, int]:
+    """Workers by role that the target wants."""
+    both = sum(plan.target.pools.get(pool.name, 0) for pool in seen.facts.limits.pools if pool.role is Role.BOTH)
+    found = {Role.PREFILL.value: plan.target.prefill, Role.DECODE.value: plan.target.decode}
+    return ({} if not any(found.values()) else found) | ({Role.BOTH.value: both} if both else {})
 
 
 async def flip_roles(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -194,9 +202,9 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
     return await apply_all([m for m in manifests if m["kind"] not in world.absent], seen, world)
 
 
-async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
-    wanted = wanted_names(seen, world.settings.images)
+    wanted = wanted_names(plan, seen, world.settings.images)
     for kind in PRUNED:
         for item in world.cache.of(seen.ref, kind):
             metadata = item["metadata"]
@@ -314,12 +322,13 @@ def spread_pools(seen: Seen) -> frozenset[str]:
     return frozenset(p.name for p in spec.pools if nodes_of(spec, p, seen.accelerators[p.name]) > 1)
 
 
-def wanted_names(seen: Seen, images: children.Images) -> set[tuple[str, str]]:
+def wanted_names(plan: Plan, seen: Seen, images: children.Images) -> set[tuple[str, str]]:
     """(kind, name) of every child that the resource has."""
     names = {pool.name for pool in seen.resource.spec.pools} | {children.ROUTER}
     spread = spread_pools(seen)
     found = {(GROUP if part in spread else "Deployment", seen.owner.child(part)) for part in names}
-    found |= {("PodDisruptionBudget", seen.owner.child(part)) for part in names}
+    found |= {("PodDisruptionBudget", seen.owner.child(f"role-{role}")) for role in roles_in(plan, seen)}
+    found |= {("PodDisruptionBudget", seen.owner.child(children.ROUTER))}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.api.constants import (
+    COMPONENT_ROUTER,
+    HTTP_PORT,
+    HTTPS_PORT,
+    KV_PORT,
+    LABEL_POOL,
+    LABEL_REVISION,
+    LABEL_ROLE,
+)
 from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
 from tandem_operator.templates.groups import group_of, nodes_of
@@ -205,17 +213,38 @@ def services(owner: Owner, spec: Spec) -> list[Object]:
     ]
 
 
-def budgets(owner: Owner, spec: Spec) -> list[Object]:
-    """Disruption budgets: a node's drain takes one pod of each Deployment at a time."""
-    pools = [
+def budgets(owner: Owner, spec: Spec, roles: Mapping[str, int] | None = None) -> list[Object]:
+    """Disruption budgets: a node's drain takes one router, and one worker of a role, at a time.
+
+    By role and not by pool, since what a flipped worker does is missed where it does it; a pod may have one budget
+    alone. `roles`: workers that the target wants; by default what the pools begin with. A number, since a share would
+    be counted over whole Deployments. Where one worker has a role, a drain may take it: nodes have to be renewed.
+    """
+    counts = home_roles(spec) if roles is None else roles
+    workers = [
         render(
             "budget",
-            metadata=owner.metadata(pool.name, pool.name),
-            selector=worker_selector(owner.name, pool.name),
+            metadata=owner.metadata(f"role-{role}", WORKER),
+            selector=worker_selector(owner.name) | {LABEL_ROLE: role},
+            bound={"minAvailable": max(count - 1, 0)},
         )
-        for pool in spec.pools
+        for role, count in counts.items()
     ]
-    return [*pools, render("budget", metadata=owner.metadata(ROUTER, ROUTER), selector=router_selector(owner.name))]
+    router = render(
+        "budget",
+        metadata=owner.metadata(ROUTER, ROUTER),
+        selector=router_selector(owner.name),
+        bound={"maxUnavailable": 1},
+    )
+    return [*workers, router]
+
+
+def home_roles(spec: Spec) -> dict[str, int]:
+    """Workers by role as the pools begin."""
+    found: dict[str, int] = {}
+    for pool in spec.pools:
+        found[pool.role.lower()] = found.get(pool.role.lower(), 0) + pool.replicas.start
+    return found
 
 
 def transfer_key(owner: Owner, key: str) -> Object:
