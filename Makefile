@@ -66,8 +66,8 @@ cluster: $(CLUSTER)  ## the one-machine control plane
 
 model: $(MODEL)  ## the model that the local worker image carries
 
-bench-transfer: env  ## how fast pages move between two workers, beside a plain copy
-	$(PY) -m e2e.bench.transfer --data $(DATA)
+bench-transfer: env model  ## how fast pages move between two workers, beside the bare means (ARGS=--page writes the page)
+	$(PY) -m e2e.bench.transfer --data $(DATA) $(ARGS)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
