@@ -46,6 +46,7 @@ class Accelerator:
     scale_up: float = 0.0
     domain: int = 1
     generation: str = ""
+    per_node: int = 8  # in one server; a worker of more spans nodes
 
     def peak(self, dtype: str) -> float:
         """Peak dense FLOP/s at a dtype of the API. Raises UnknownDTypeError where the entry has none."""
@@ -116,6 +117,7 @@ _ENTRIES: Final = (
     Accelerator(
         "gb200", _tera(half=2500, single=80, fp8=5000, int8=5000, fp4=10000), 184 * GIB, 8e12, 400 * GIGABIT, 1200, 7.0,
         products=("NVIDIA-GB200",), scale_up=900e9, domain=72, generation="blackwell",
+        per_node=4,
     ),
     # L40S, as published: 362 BF16, 733 FP8 and INT8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W; PCIe 4.0 x16.
     Accelerator(

@@ -92,6 +92,13 @@ REASONS: Final = (
     Reason(
         STALLED,
         "True",
+        "LeaderWorkerSetMissing",
+        "A replica spans nodes, which needs the API leaderworkerset.x-k8s.io/v1, and the cluster does not serve it.",
+        "Install LeaderWorkerSet, or choose fewer accelerators a worker.",
+    ),
+    Reason(
+        STALLED,
+        "True",
         "ModelPullFailed",
         "The Job that pulls the model has failed; the message quotes its last words.",
         "Correct spec.model, its Secret or its claim, and delete the Job that the message names.",

@@ -45,6 +45,11 @@ OWNED_OPTIONS = (
     "--disaggregation-transfer-backend",
     "--disaggregation-bootstrap-port",
     "--disaggregation-ib-device",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--headless",
+    "--dist-init-addr",
 )
 
 

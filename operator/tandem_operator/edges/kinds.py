@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "Secret": Kind("", "v1", "secrets"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     "PodDisruptionBudget": Kind("policy", "v1", "poddisruptionbudgets"),
+    "LeaderWorkerSet": Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
     "Job": Kind("batch", "v1", "jobs"),
     "ConfigMap": Kind("", "v1", "configmaps"),
     "PodMonitor": Kind("monitoring.coreos.com", "v1", "podmonitors"),
@@ -49,4 +50,4 @@ KINDS: dict[str, Kind] = {
 }
 
 # Kinds whose API a cluster may lack: no object of theirs is made then, and a condition says so.
-OPTIONAL = frozenset({"ResourceClaimTemplate", "PodMonitor", "PrometheusRule"})
+OPTIONAL = frozenset({"LeaderWorkerSet", "ResourceClaimTemplate", "PodMonitor", "PrometheusRule"})

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
-from tandem_operator.loop.faults import condition_of, lacks_config, last_words, quoted
+from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
+from tandem_operator.plan.facts import Role
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.groups import GROUP, held, nodes_of, template_in
 from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
@@ -36,6 +39,7 @@ DONE = Done()
 CLAIM = "ResourceClaimTemplate"
 PRUNED = (
     "Deployment",
+    GROUP,
     "Service",
     "ServiceAccount",
     "RoleBinding",
@@ -74,8 +78,8 @@ async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
 
 
 async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """The workers' shared key: a Secret is never read, so it is made again only where a pod says that it lacks it."""
-    if seen.owner.uid in world.keys_made and not lacks_config(seen.pods):
+    """The workers' shared key: a Secret is never read, so it is made again only where a pod seems to lack it."""
+    if seen.owner.uid in world.keys_made and not may_lack_key(seen.pods, datetime.now(UTC)):
         return DONE
     try:
         await world.kube.create(children.transfer_key(seen.owner, secrets.token_hex(32)))
@@ -128,7 +132,11 @@ async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
         # No room for both at once: the shrinking pool must give first.
         replicas = {n: min(replicas_of(seen.pools.get(n), replicas[n]), plan.target.pools[n]) for n in replicas}
         await mark_victims(plan, seen, world)
-    return await apply_all(pools_with(replicas, seen, world), seen, world)
+    outcome = await apply_all(pools_with(replicas, seen, world), seen, world)
+    if GROUP in world.absent and (names := spread_pools(seen)):
+        words = f"a replica of {', '.join(sorted(names))} spans nodes, and the cluster has no LeaderWorkerSet"
+        return Stalled("LeaderWorkerSetMissing", f"{words}: install it, or choose fewer accelerators a worker")
+    return outcome
 
 
 async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
@@ -137,9 +145,16 @@ async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
     return await apply_all([router], seen, world)
 
 
-async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """Disruption budgets."""
-    return await apply_all(children.budgets(seen.owner, seen.resource.spec), seen, world)
+async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Disruption budgets, by the roles of the target."""
+    return await apply_all(children.budgets(seen.owner, seen.resource.spec, roles_in(plan, seen)), seen, world)
+
+
+def roles_in(plan: Plan, seen: Seen) -> dict[str, int]:
+    """Workers by role that the target wants."""
+    both = sum(plan.target.pools.get(pool.name, 0) for pool in seen.facts.limits.pools if pool.role is Role.BOTH)
+    found = {Role.PREFILL.value: plan.target.prefill, Role.DECODE.value: plan.target.decode}
+    return ({} if not any(found.values()) else found) | ({Role.BOTH.value: both} if both else {})
 
 
 async def flip_roles(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -187,9 +202,9 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
     return await apply_all([m for m in manifests if m["kind"] not in world.absent], seen, world)
 
 
-async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
-    wanted = wanted_names(seen, world.settings.images)
+    wanted = wanted_names(plan, seen, world.settings.images)
     for kind in PRUNED:
         for item in world.cache.of(seen.ref, kind):
             metadata = item["metadata"]
@@ -276,8 +291,8 @@ def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Objec
     if seen.resource.spec.suspend:
         replicas = dict.fromkeys(replicas, 0)
     manifests = children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
-    held = held_pools(seen, {pool_of(m): digest_in(m["spec"]["template"]) for m in manifests})
-    return [m | {"spec": m["spec"] | {"paused": True}} if pool_of(m) in held else m for m in manifests]
+    waiting = held_pools(seen, {pool_of(m): digest_in(template_in(m)) for m in manifests})
+    return [held(m) if pool_of(m) in waiting else m for m in manifests]
 
 
 def pool_of(manifest: Object) -> str:
@@ -301,10 +316,19 @@ def is_pinned(seen: Seen, replicas: dict[str, int]) -> bool:
     return any(used.get(name, 0) > most for name, most in limits.budget_per_device.items())
 
 
-def wanted_names(seen: Seen, images: children.Images) -> set[tuple[str, str]]:
+def spread_pools(seen: Seen) -> frozenset[str]:
+    """Pools whose replicas span nodes."""
+    spec = seen.resource.spec
+    return frozenset(p.name for p in spec.pools if nodes_of(spec, p, seen.accelerators[p.name]) > 1)
+
+
+def wanted_names(plan: Plan, seen: Seen, images: children.Images) -> set[tuple[str, str]]:
     """(kind, name) of every child that the resource has."""
     names = {pool.name for pool in seen.resource.spec.pools} | {children.ROUTER}
-    found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
+    spread = spread_pools(seen)
+    found = {(GROUP if part in spread else "Deployment", seen.owner.child(part)) for part in names}
+    found |= {("PodDisruptionBudget", seen.owner.child(f"role-{role}")) for role in roles_in(plan, seen)}
+    found |= {("PodDisruptionBudget", seen.owner.child(children.ROUTER))}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ IMAGE_REASONS = frozenset(
 MODEL_EXIT_CODE = 2  # a worker's exit code when its model cannot be loaded (docs/reference/borders.md)
 CRASHES = 3  # one crash is chance
 MAX_QUOTE = 500
+MOUNTS_S = 20.0  # as long as a pod's volumes usually take, and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:
     return None
 
 
-def lacks_config(pods: Iterable[Object]) -> bool:
-    """Does a pod wait for a Secret that is not there?"""
+def may_lack_key(pods: Iterable[Object], now: datetime) -> bool:
+    """May a pod wait for a Secret that is not there? It has a node, and its volumes do not come up for a while."""
     return any(
-        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        (since := condition_of(pod, "PodScheduled")).get("status") == "True"
+        and (now - datetime.fromisoformat(since["lastTransitionTime"])).total_seconds() > MOUNTS_S
         for pod in _living(pods)
-        for container in pod.get("status", {}).get("containerStatuses") or []
+        if condition_of(pod, "PodReadyToStartContainers").get("status") != "True" and not is_ready(pod)
     )
 
 

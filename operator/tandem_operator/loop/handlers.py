@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CHILDREN = (
     "Deployment",
+    "LeaderWorkerSet",
     "Pod",
     "Service",
     "ServiceAccount",

@@ -16,6 +16,7 @@ from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
+from tandem_operator.templates.groups import GROUP, nodes_of
 from tandem_operator.templates.names import Owner
 
 if TYPE_CHECKING:
@@ -68,11 +69,14 @@ def observe(
 ) -> Seen:
     """All facts for one pass, without the fleet's cap where not `shared`.
 
-    Raises UnknownAcceleratorError and UnknownDTypeError.
+    Raises UnknownAcceleratorError, UnknownDTypeError and InvalidResourceError.
     """
     uid, cache, look = body["metadata"]["uid"], world.cache, world.fleet.look(ref)
     accelerators = accelerators_of(resource.spec, world.catalogue)
-    owned = [item for item in cache.of(ref, "Deployment") if is_owned(item, uid)]
+    for pool in resource.spec.pools:
+        nodes_of(resource.spec, pool, accelerators[pool.name])  # said before anything is touched
+    # Where a pool has both for a moment, the groups count: a Deployment that is not wanted goes at the pass' end.
+    owned = [item for kind in ("Deployment", GROUP) for item in cache.of(ref, kind) if is_owned(item, uid)]
     pods = tuple(pod for pod in cache.of(ref, "Pod") if label_of(pod, LABEL_COMPONENT))  # not of Jobs
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}

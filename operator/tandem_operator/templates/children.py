@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.api.constants import (
+    COMPONENT_ROUTER,
+    HTTP_PORT,
+    HTTPS_PORT,
+    KV_PORT,
+    LABEL_POOL,
+    LABEL_REVISION,
+    LABEL_ROLE,
+)
 from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
+from tandem_operator.templates.groups import group_of, nodes_of
 from tandem_operator.templates.merge import merged
 from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
@@ -70,8 +79,13 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
 def pool_deployment(
     owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
 ) -> Object:
-    """A pool's Deployment, its overlay on it. Raises TemplateRefusedError for what the operator does not allow."""
+    """A pool's Deployment, its overlay on it; groups of pods where a replica spans nodes.
+
+    Raises TemplateRefusedError for what the operator does not allow.
+    """
     weights = allowed_weights(spec, images)
+    nodes = nodes_of(spec, pool, accelerator)
+    ranks = pool.parallelism.gpus // nodes  # of one pod
     selector = worker_selector(owner.name, pool.name)
     deployment = render(
         "worker",
@@ -89,23 +103,24 @@ def pool_deployment(
         weights=weights,
         model_revision=spec.model.revision or "",
         resource=owner.name,
-        key_secret=owner.child(KEY_SECRET),
-        resources=rdma.resources(spec.transfer.rdma, accelerator, pool.parallelism.gpus),
-        claims=claims_of(owner, spec, pool, accelerator),
+        key_secret=owner.child(KEY_SECRET) if spec.engine.name == "tandem" else "",
+        resources=rdma.resources(spec.transfer.rdma, accelerator, ranks),
+        claims=claims_of(owner, spec, pool, accelerator, ranks),
         networks=rdma.networks(spec.transfer.rdma),
         rdma=spec.transfer.rdma.mode,
-        shm_gibibytes=pool.parallelism.gpus,
+        shm_gibibytes=ranks,
     )
     laid_below = merged(worker_defaults(owner.name), rdma.defaults(spec.transfer, accelerator, pool.template.resources))
-    return with_digest(overlaid(deployment, pool.template, defaults=laid_below, allowed=images.template_allow))
+    made = with_digest(overlaid(deployment, pool.template, defaults=laid_below, allowed=images.template_allow))
+    return made if nodes == 1 else group_of(spec, made, nodes)
 
 
-def claims_of(owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator) -> list[Object]:
+def claims_of(owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, ranks: int) -> list[Object]:
     """A pod's resource claims; none unless devices are claimed."""
     if spec.transfer.rdma.mode != "DRA":
         return []
     template = rdma.claim_template(owner, pool, spec.transfer.rdma, accelerator)
-    return rdma.claims(template["metadata"]["name"], pool.parallelism.gpus)
+    return rdma.claims(template["metadata"]["name"], ranks)
 
 
 def claim_templates(owner: Owner, spec: Spec, accelerators: Mapping[str, Accelerator]) -> list[Object]:
@@ -198,17 +213,38 @@ def services(owner: Owner, spec: Spec) -> list[Object]:
     ]
 
 
-def budgets(owner: Owner, spec: Spec) -> list[Object]:
-    """Disruption budgets: a node's drain takes one pod of each Deployment at a time."""
-    pools = [
+def budgets(owner: Owner, spec: Spec, roles: Mapping[str, int] | None = None) -> list[Object]:
+    """Disruption budgets: a node's drain takes one router, and one worker of a role, at a time.
+
+    By role and not by pool, since what a flipped worker does is missed where it does it; a pod may have one budget
+    alone. `roles`: workers that the target wants; by default what the pools begin with. A number, since a share would
+    be counted over whole Deployments. Where one worker has a role, a drain may take it: nodes have to be renewed.
+    """
+    counts = home_roles(spec) if roles is None else roles
+    workers = [
         render(
             "budget",
-            metadata=owner.metadata(pool.name, pool.name),
-            selector=worker_selector(owner.name, pool.name),
+            metadata=owner.metadata(f"role-{role}", WORKER),
+            selector=worker_selector(owner.name) | {LABEL_ROLE: role},
+            bound={"minAvailable": max(count - 1, 0)},
         )
-        for pool in spec.pools
+        for role, count in counts.items()
     ]
-    return [*pools, render("budget", metadata=owner.metadata(ROUTER, ROUTER), selector=router_selector(owner.name))]
+    router = render(
+        "budget",
+        metadata=owner.metadata(ROUTER, ROUTER),
+        selector=router_selector(owner.name),
+        bound={"maxUnavailable": 1},
+    )
+    return [*workers, router]
+
+
+def home_roles(spec: Spec) -> dict[str, int]:
+    """Workers by role as the pools begin."""
+    found: dict[str, int] = {}
+    for pool in spec.pools:
+        found[pool.role.lower()] = found.get(pool.role.lower(), 0) + pool.replicas.start
+    return found
 
 
 def transfer_key(owner: Owner, key: str) -> Object:

@@ -24,8 +24,6 @@ NEAR: Final = (
     ("topology.k8s.aws/network-node-layer-3", 60),
     ("backend.coreweave.cloud/leafgroup", 60),
     ("oci.oraclecloud.com/rdma.local_block_id", 60),
-    ("cloud.google.com/gce-topology-block", 30),
-    ("topology.k8s.aws/network-node-layer-2", 30),
     ("topology.kubernetes.io/zone", 20),
 )
 

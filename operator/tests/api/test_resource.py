@@ -102,6 +102,7 @@ GOOD = [
         "linkGigabytesPerSecond": 25, "priceMillidollarsPerHour": 900, "resourceName": "amd.com/gpu",
         "nodeSelector": {"example.com/card": "mine"}, "capacityType": "Spot"})),
     case("engine arguments", ("spec.engine.args", ["--max-batch", "32", "--chunk-tokens=128"])),
+    *(case(f"tandem over {name}", ("spec.transfer.backend", name)) for name in ("nixl", "mooncake")),
     case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
          ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
     case("sglang", *SGLANG, EIGHT, ("spec.pools.0.parallelism", {"tensor": 8})),
@@ -154,7 +155,7 @@ BAD = [
         ("spec.engine.args", ["--kv-transfer-config.kv_role", "kv_both"])),
     bad("vllm without an image", "spec.engine.image", "need the image", ("spec.engine.name", "vllm"), ("spec.transfer.backend", "nixl")),
     bad("vllm over tcp", "spec.transfer.backend", "vllm takes nixl", *VLLM, ("spec.transfer.backend", "tcp")),
-    bad("tandem over mooncake", "spec.transfer.backend", "cannot transfer", ("spec.transfer.backend", "mooncake")),
+    bad("tandem over shm", "spec.transfer.backend", "cannot transfer", ("spec.transfer.backend", "shm")),
     bad("sglang cannot flip", "spec.rebalance.roleFlips", "can change their role", *SGLANG, ("spec.rebalance.roleFlips", True)),
     bad("tandem in float16", "spec.model.dtype", "tandem takes bfloat16, float32", ("spec.model.dtype", "float16")),
     *(bad(f"tandem with {name}", "spec.pools", "lacks this kind", EIGHT, (f"spec.pools.0.parallelism.{name}", 2))

@@ -27,6 +27,13 @@ CREATED = "2026-01-01T00:00:00Z"
 READY = "2026-01-01T00:03:20Z"
 
 
+def led(groups):
+    """Groups as the Deployment of their leaders."""
+    template = groups["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    spec = {"replicas": groups["spec"]["replicas"], "template": template, "selector": {"matchLabels": {}}}
+    return {"metadata": groups["metadata"], "spec": spec}
+
+
 class CrashedError(Exception):
     """The operator's process ended here."""
 
@@ -152,7 +159,7 @@ class Api:
 
     def settle(self, ready=True):
         """Deployments get their pods, pods become ready; what nobody owns goes."""
-        for deployment in self.of("Deployment"):
+        for deployment in [*self.of("Deployment"), *map(led, self.of("LeaderWorkerSet"))]:
             name, selector = deployment["metadata"]["name"], deployment["spec"]["selector"]["matchLabels"]
             pods = [p for p in self.of("Pod") if p["metadata"]["name"].startswith(f"{name}-")]
             pods.sort(
@@ -191,7 +198,8 @@ class Api:
                     "phase": "Running",
                 }
                 self.store("Pod", pod)
-            if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
+            owners = [*self.of("Deployment"), *self.of("LeaderWorkerSet")]
+            if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in owners):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
 
     def roll_one(self, deployment, pods):

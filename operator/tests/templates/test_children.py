@@ -84,8 +84,8 @@ def test_names_and_kinds():
         ("Deployment", "chat-prefill"),
         ("Deployment", "chat-decode"),
         ("Deployment", "chat-router"),
-        ("PodDisruptionBudget", "chat-prefill"),
-        ("PodDisruptionBudget", "chat-decode"),
+        ("PodDisruptionBudget", "chat-role-prefill"),
+        ("PodDisruptionBudget", "chat-role-decode"),
         ("PodDisruptionBudget", "chat-router"),
         ("Secret", "chat-transfer-key"),
     }
@@ -101,8 +101,11 @@ def test_every_child_is_labelled_and_owned(manifest):
     assert metadata["namespace"] == "serving"
 
 
-def test_the_role_is_on_the_pod_and_in_no_selector():
+def test_the_role_is_on_the_pod_and_in_no_selector_that_owns_it():
+    """A disruption budget owns nothing: a pod that flips leaves one and comes into the other."""
     for manifest in everything(spec()):
+        if manifest["kind"] == "PodDisruptionBudget":
+            continue
         selector = manifest.get("spec", {}).get("selector", {})
         assert "tandem.dev/role" not in selector.get("matchLabels", selector)
     assert worker(spec())["spec"]["template"]["metadata"]["labels"]["tandem.dev/role"] == "prefill"
@@ -231,3 +234,23 @@ def test_the_stamp_follows_every_change():
     pools[0]["template"] = template
     assert stamp(spec()) == stamp(spec())
     assert stamp(spec()) != stamp(spec(pools=pools))
+
+
+@pytest.mark.parametrize(
+    ("roles", "kept"),
+    [
+        pytest.param(None, {"prefill": 0, "decode": 0, None: None}, id="as the pools begin: one of each"),
+        pytest.param({"prefill": 3, "decode": 1}, {"prefill": 2, "decode": 0, None: None}, id="by the target's roles"),
+        pytest.param({"both": 4}, {"both": 3, None: None}, id="colocated"),
+    ],
+)
+def test_a_drain_takes_one_worker_of_a_role(roles, kept):
+    found = children.budgets(OWNER, spec(), roles)
+    by_role = {b["spec"]["selector"]["matchLabels"].get("tandem.dev/role"): b["spec"] for b in found}
+    assert {role: budget.get("minAvailable") for role, budget in by_role.items()} == kept
+    assert by_role[None]["maxUnavailable"] == 1, "the router's"
+    assert all(budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow" for budget in by_role.values())
+    pods = [budget["selector"]["matchLabels"] for budget in by_role.values()]
+    assert len({str(sorted(labels.items())) for labels in pods}) == len(pods), (
+        "the eviction API allows a pod one budget"
+    )

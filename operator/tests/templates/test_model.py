@@ -76,7 +76,7 @@ def test_what_a_worker_is_told_and_mounts(model, told, env, mounts):
     assert worker["args"][1] == told
     assert environment(worker) == env
     found = {m["name"]: (m["mountPath"], m.get("readOnly", False)) for m in worker["volumeMounts"]}
-    assert {name: at for name, at in found.items() if name not in {"tmp", "shm", "key"}} == mounts
+    assert {name: at for name, at in found.items() if name not in {"tmp", "shm", "transfer-key"}} == mounts
     assert {volume["name"] for volume in made["volumes"]} == set(found), "every mount has its volume"
 
 
