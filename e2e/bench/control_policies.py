@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from e2e.bench.control_cases import WARM_S, Case
 from tandem_operator.api.catalogue import CATALOGUE
-from tandem_operator.cli.shapes import find_shape
 from tandem_operator.plan.decide import decide
 from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role
 from tandem_operator.plan.policies.aibrix import Aibrix
@@ -27,6 +26,7 @@ from tandem_operator.plan.policies.profile import Profile
 from tandem_operator.plan.policies.signals import Traffic
 from tandem_operator.plan.policies.static import Static
 from tandem_operator.plan.policies.wva import Wva
+from tandem_operator.plan.shapes import find_shape
 from tandem_operator.simulate.oracle import (
     Costs,
     Grid,

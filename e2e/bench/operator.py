@@ -82,7 +82,7 @@ def children_of(body: Object) -> list[Object]:
     made = [
         *children.access(owner),
         children.transfer_key(owner, "0" * 64),
-        *children.services(owner),
+        *children.services(owner, spec),
         *children.pools_of(owner, spec, accelerators_of(spec, CATALOGUE), IMAGES, PODS),
         children.router_deployment(owner, spec, IMAGES),
         *children.budgets(owner, spec),

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
-import os
-import resource
-import socket
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -25,14 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import uvloop
 
+from e2e.bench.performance import put
 from e2e.bench.table import Row, against, write
-from tandem_worker.engine.pages import PagePool
-from tandem_worker.engine.request import Shortage
+from e2e.bench.transfer_bases import BASES, cpu_s
+from e2e.bench.transfer_latency import latencies
+from e2e.bench.transfer_saved import saved_share
 from tandem_worker.transfer.backends import NAMES, make_backend
 from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.frames import Frames
 from tandem_worker.transfer.handshake import Identity, new_incarnation
 from tandem_worker.transfer.link import Terms
+from tandem_worker.transfer.nixl import leave
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.wire import Chunk, Commit, Generation, Prefill, SamplingFields
 
@@ -46,7 +44,6 @@ KEY: Final = bytes(32)
 SIZES: Final = "64KiB,1MiB,16MiB,64MiB,256MiB,1GiB"
 UNITS: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 PAGE_TOKENS, LAYERS, KV_HEADS, HEAD_DIM = 16, 30, 3, 64  # SmolLM2-135M: pages of 368,640 B in bf16
-SEGMENT: Final = 1 << 20
 DIRECTORY: Final = Path(tempfile.gettempdir())
 
 
@@ -94,9 +91,19 @@ class Half:
         pages = max(1, most // self.frames.page_bytes)
         shape = (pages, LAYERS, 2, PAGE_TOKENS, KV_HEADS, HEAD_DIM)
         self.store = torch.ones(shape, dtype=torch.bfloat16)
-        made = make_backend(backend, DIRECTORY, self.frames.frame_bytes)
+        self.raw: memoryview = self.store.view(-1).view(torch.uint8).numpy().data
+        made = make_backend(backend, DIRECTORY, self.frames.frame_bytes, "127.0.0.1")
+        made.open(self.raw)
         self.meter = Agreed()
         self.terms = Terms(self.identity, KEY, self.frames.page_bytes, self.frames.frame_bytes, made, self.meter)
+
+    def place(self, channel: Channel, chunk: Chunk) -> list[memoryview]:  # noqa: ARG002
+        """As Engine.open_pages does for pages that are neighbours."""
+        start = chunk.first_page * self.frames.page_bytes
+        return [self.raw[start : start + chunk.pages * self.frames.page_bytes]]
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """The commit says the rest."""
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """The other process has ended."""
@@ -125,15 +132,9 @@ class Reader(Half):
         self.done = asyncio.Event()
         self.asked = 0
 
-    def write_pages(self, id: str, first_page: int, pages: torch.Tensor) -> None:  # noqa: A002, ARG002
-        """As KvStore.write does."""
-        self.store.index_copy_(0, torch.arange(first_page, first_page + len(pages)), pages)
-
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:  # noqa: ARG002
-        """A frame, or the end."""
-        if isinstance(message, Chunk):
-            self.frames.receive(self, "bench", message, body)
-        elif isinstance(message, Commit):
+        """The end."""
+        if isinstance(message, Commit):
             self.done.set()
 
     async def pull(self, channel: Channel, pages: int) -> float:
@@ -160,12 +161,6 @@ def serve(pipe: Connection, backend: str, most: int) -> None:
         half.terms.backend.close()
 
     uvloop.run(run())
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process so far."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 async def measure(backend: str, sizes: dict[str, int], repeats: int) -> Iterator[Row]:
@@ -207,111 +202,14 @@ def both_cpu_s(pipe: Connection) -> float:
     return float(pipe.recv()) + cpu_s()
 
 
-def plain_sockets(size: int, repeats: int) -> float:
-    """GB/s of two connections that only copy: a process that sends, this one that receives, two threads each."""
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=send_plain, args=(there, size))
-    process.start()
-    address = ("127.0.0.1", here.recv())
-    seconds = []
-    store = memoryview(bytearray(size))
-    try:
-        with socket.create_connection(address) as one, socket.create_connection(address) as other:
-            for _ in range(repeats + 1):
-                begun = time.perf_counter()
-                run_both(receive_plain, ((one, store[: size // 2]), (other, store[size // 2 :])))
-                seconds.append(time.perf_counter() - begun)
-    finally:
-        process.kill()
-        process.join()
-    return size / statistics.median(seconds[1:]) / 1e9
-
-
-def run_both(work: Any, arguments: Any) -> None:
-    """Two threads."""
-    threads = [threading.Thread(target=work, args=facts) for facts in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def receive_plain(connection: socket.socket, part: memoryview) -> None:
-    """One byte asks, then the bytes come."""
-    connection.sendall(b"?")
-    at = 0
-    while at < len(part):
-        at += connection.recv_into(part[at : at + SEGMENT])
-
-
-def send_plain(pipe: Connection, size: int) -> None:
-    """The other process."""
-    store = memoryview(bytearray(os.urandom(1)) * size)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pipe.send(server.getsockname()[1])
-        ends = [server.accept()[0] for _ in range(2)]
-        run_both(
-            answer_plain, [(end, store[: size // 2] if n == 0 else store[size // 2 :]) for n, end in enumerate(ends)]
-        )
-
-
-def answer_plain(connection: socket.socket, part: memoryview) -> None:
-    """Until the other end hangs up."""
-    while connection.recv(1):
-        for at in range(0, len(part), SEGMENT):
-            connection.sendall(part[at : at + SEGMENT])
-
-
-def one_memcpy(size: int, repeats: int) -> float:
-    """GB/s of copying one tensor into another, one thread, memory touched before."""
-    source, target = torch.ones(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
-    seconds = []
-    for _ in range(repeats + 1):
-        begun = time.perf_counter()
-        target.copy_(source)
-        seconds.append(time.perf_counter() - begun)
-    return size / statistics.median(seconds[1:]) / 1e9
-
-
-def saved_share(trace: Path, workers: int, most: int, *, by_overlap: bool) -> tuple[float, float]:
-    """Shares of KV bytes that need not travel: by the page pool's own prefix cache, and by a plain count of blocks.
-
-    Requests go to the decode workers in turn, or to the one that knows most of their first blocks (the least loaded
-    among equals); a block of the trace (512 tokens) is one page, and no cache is ever full.
-    """
-    requests = [json.loads(line)["hash_ids"] for line in trace.read_text().splitlines()[:most]]
-    pages = sum(map(len, requests))
-    pools = [PagePool(pages, 1) for _ in range(workers)]
-    known: list[set[int]] = [set() for _ in range(workers)]
-    saved = counted = 0
-    for number, blocks in enumerate(requests):
-        which = best_of(blocks, known) if by_overlap else number % workers
-        saved += take_in(pools[which], blocks)
-        counted += leading(blocks[:-1], known[which])
-        known[which].update(blocks)
-    return saved / pages, counted / pages
-
-
-def take_in(pool: PagePool, blocks: list[int]) -> int:
-    """Reserve, fill and give back a prompt's pages; those that were there already. The last page always travels."""
-    chain = [block.to_bytes(16, "big") for block in blocks]
-    claim = pool.reserve(len(chain), chain[:-1])
-    if isinstance(claim, Shortage):
-        raise TypeError("the pool was meant to hold the whole trace")
-    pool.remember(chain, claim.pages)
-    pool.release(claim.pages)
-    return claim.shared
-
-
-def best_of(blocks: list[int], known: list[set[int]]) -> int:
-    """The worker that knows most of the first blocks; block 0, which all requests share, does not count."""
-    overlaps = [max(leading(blocks[:-1], one) - 1, 0) for one in known]
-    return min(range(len(known)), key=lambda which: (-overlaps[which], len(known[which])))
-
-
-def leading(blocks: list[int], known: set[int]) -> int:
-    """How many blocks from the first on are known."""
-    return next((n for n, block in enumerate(blocks) if block not in known), len(blocks))
+def side_by_side(backend: str, sizes: dict[str, int], repeats: int) -> list[Row]:
+    """The bare means at 64 MiB (or the largest size), then the transfer at every size, held against it."""
+    name, measure_base = BASES[backend]
+    base = measure_base(min(max(sizes.values()), 64 * 2**20), repeats)
+    rows = [Row(name, base.speed, "GB/s", n=repeats), Row(f"{name}: CPU of both sides", base.cpu, "s/GiB", n=repeats)]
+    beside = {"GB/s": base.speed, "s/GiB": base.cpu}
+    measured = uvloop.run(measure(backend, sizes, repeats))
+    return rows + [against(row.metric, row.value or 0.0, row.unit, beside[row.unit], row.n) for row in measured]
 
 
 def main() -> None:
@@ -319,18 +217,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--backends", default=",".join(NAMES))
+    parser.add_argument("--latency", default="tcp,shm", help="backends whose latencies are measured; empty: none")
+    parser.add_argument("--requests-each", type=int, default=5, help="of each prompt length")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/reference/performance.md")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--requests", type=int, default=10**9, help="of the trace")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sizes = parse_sizes(options.sizes)
-    largest = min(max(sizes.values()), 64 * 2**20)
-    bases = {"tcp": plain_sockets(largest, options.repeats), "shm": one_memcpy(largest, options.repeats)}
-    rows = [Row("plain copy over two sockets", bases["tcp"], "GB/s"), Row("one memcpy", bases["shm"], "GB/s")]
-    for backend in NAMES:
-        for row in uvloop.run(measure(backend, sizes, options.repeats)):
-            value = row.value or 0.0
-            rows.append(against(row.metric, value, row.unit, bases[backend], row.n) if row.unit == "GB/s" else row)
+    rows: list[Row] = []
+    for backend in options.backends.split(","):
+        rows += side_by_side(backend, sizes, options.repeats)
+    for backend in options.latency.split(",") if options.latency else ():
+        rows += latencies(backend, options.requests_each)
     trace = options.data / "mooncake_conversation_trace.jsonl"
     if trace.is_file():
         for workers, by_overlap in product((4, 8, 16), (False, True)):
@@ -338,6 +238,9 @@ def main() -> None:
             placed = "by overlap" if by_overlap else "in turn"
             rows.append(against(f"bytes saved, {workers} decode workers, placed {placed}", share, "share", counted))
     write("transfer", rows)
+    if options.page:
+        put("transfer", "make bench-transfer", rows)
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,16 @@ def shared_device(body: Object) -> None:
     put(body, "spec.transfer.rdma", {"mode": "SharedDevice", "resource": "rdma/hca_shared_devices_a"})
 
 
+def networked(body: Object) -> None:
+    """RDMA with a network, so that it matters who attaches it."""
+    put(body, "spec.transfer.rdma", {"mode": "HostDevice", "networks": ["rdma-net"]})
+
+
+def claimed(body: Object) -> None:
+    """Devices that are claimed, so that their classes mean something."""
+    put(body, "spec.transfer.rdma", {"mode": "DRA", "deviceClass": "nic"})
+
+
 def any_taint(where: str) -> Callable[[Object], None]:
     """A toleration to change."""
     return lambda body: _put(body, f"{where}.tolerations", [{"key": "dedicated"}])
@@ -110,8 +120,9 @@ WITH: Mapping[tuple[str, Any], Callable[[Object], None]] = {
         ("spec.transfer.rdma.mode", mode): lambda body: _put(
             body, "spec.transfer.rdma.resource", "rdma/hca_shared_devices_a"
         )
-        for mode in ("SharedDevice", "SRIOV", "HostDevice", "DRA", "EFA")
+        for mode in ("SharedDevice", "SRIOV", "HostDevice", "EFA")
     },
+    ("spec.transfer.rdma.mode", "DRA"): lambda body: _put(body, "spec.transfer.rdma.deviceClass", "nic"),
 }
 # Values that say what holds without them.
 AS_UNSET = frozenset(
@@ -128,6 +139,9 @@ BESIDE: Mapping[str, Callable[[Object], None]] = {
     **{
         f"spec.transfer.rdma.{name}": shared_device for name in ("resource", "count", "devices", "gidIndex", "networks")
     },
+    "spec.transfer.rdma.attachment": networked,
+    "spec.transfer.rdma.deviceClass": claimed,
+    "spec.pools[].hardware.deviceClass": claimed,
     **{
         f"{where}.tolerations[].{name}": any_taint(where) for where in (WORKERS, ROUTER) for name in ("value", "effect")
     },

@@ -40,10 +40,11 @@ def changed(path: str, value: Any) -> dict:
             "spec.slo.ttftMilliseconds", 0, "spec.slo.ttftMilliseconds", "greater than or equal to 1", id="SLO of 0"
         ),
         pytest.param("metadata.name", "x" * 47, "name", "46", id="name too long"),
-        pytest.param("spec.engine", {"name": "vllm"}, "spec.engine", "not carried out", id="another engine"),
-        pytest.param("spec.model.source", "hf://org/model", "spec.model.source", "not carried out", id="hub source"),
-        pytest.param("spec.suspend", True, "spec.suspend", "not carried out", id="suspend"),
-        pytest.param("spec.transfer.backend", "nixl", "spec.transfer.backend", "not carried out", id="nixl"),
+        pytest.param(
+            "spec.engine", {"name": "vllm"}, "spec.engine", "need the image", id="an engine without its image"
+        ),
+        pytest.param("spec.model.source", "hf://org/model", "spec.model", "needs a revision", id="a hub's, unpinned"),
+        pytest.param("spec.transfer.backend", "shm", "spec.transfer.backend", "cannot transfer", id="a backend"),
     ],
 )
 def test_refused_by_the_api_server(kube: Kube, path: str, value: Any, field: str, words: str) -> None:

@@ -75,6 +75,8 @@ class Metrics:
         )
         self._slo = self._counter("slo_requests", "Requests by the targets that they met.", "met")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
+        self._prompts = self._counter("prompts", "Finished requests whose prompt tokens are known.")
+        self._prompt_squares = self._counter("prompt_tokens_squared", "Sum of the squares of their prompt tokens.")
         self._output_tokens = self._counter("output_tokens", "Output tokens of finished requests.")
         self.arrivals = self._counter("arrivals", "Requests that arrived, those that still wait too.")
         self.retries = self._counter("retries", "Tries with another pair of workers.")
@@ -100,7 +102,9 @@ class Metrics:
 
     def used(self, usage: Usage) -> None:
         """A finished request's tokens."""
+        self._prompts.inc()
         self._prompt_tokens.inc(usage.prompt_tokens)
+        self._prompt_squares.inc(usage.prompt_tokens**2)
         self._output_tokens.inc(usage.output_tokens)
 
     def workers(self, serving: dict[Role, int]) -> None:

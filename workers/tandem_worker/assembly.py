@@ -71,7 +71,10 @@ def load(settings: Settings) -> LoadedParts:
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
-    """Start everything; the service is ready afterwards. Raises OSError where the kv port cannot be had."""
+    """Start everything; the service is ready afterwards.
+
+    Raises OSError where the kv port cannot be had, BackendError where the transfer backend cannot be used.
+    """
     engine = parts.engine
     info = engine.info
     identity = Identity(
@@ -92,7 +95,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
     node = Node(
         engine,
         frames,
-        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes),
+        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes, settings.host),
         identity,
         settings.key,
         post=post,

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +18,14 @@ from aiohttp import web
 
 from tandem_worker.assembly import Assembled, assemble, load
 from tandem_worker.engine import ModelLoadError
+from tandem_worker.hub import HubError, fetched
 from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+from tandem_worker.transfer import preflight
+from tandem_worker.transfer.base import BackendError
+from tandem_worker.transfer.nixl import Nixl, leave
 
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -39,10 +44,20 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], from_process())
     except SettingsError as error:
         sys.exit(give_up(str(error)))
-    sys.exit(uvloop.run(Worker(settings).run()))
+    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
+        LOG.warning("%s", problem)
+    code = uvloop.run(Worker(settings).run())
+    if settings.backend == Nixl.name:
+        leave(code)
+    sys.exit(code)
 
 
-def give_up(reason: str) -> int:
+def with_files(settings: Settings) -> Settings:
+    """The settings with the model's folder, a hub's model fetched into it. Raises HubError."""
+    return replace(settings, model=fetched(settings.hub, settings.revision)) if settings.hub else settings
+
+
+def give_up(reason: str, code: int = CANNOT_START) -> int:
     """One line to stderr and to the kubelet; the exit code."""
     line = " ".join(reason.split())
     sys.stderr.write(f"tandem-worker: {line}\n")
@@ -50,7 +65,7 @@ def give_up(reason: str) -> int:
     if TERMINATION_LOG.exists():
         with contextlib.suppress(OSError):
             TERMINATION_LOG.write_text(line[:4096])
-    return CANNOT_START
+    return code
 
 
 class Worker:
@@ -79,6 +94,7 @@ class Worker:
             await runner.cleanup()
 
     async def _serve(self) -> int:
+        begun = time.monotonic()
         stopped = asyncio.create_task(self._stop.wait())
         loading = asyncio.create_task(self._load())
         await asyncio.wait({stopped, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,8 +104,11 @@ class Worker:
             os._exit(0)
         try:
             assembled = loading.result()
-        except ModelLoadError as error:
+        except (ModelLoadError, BackendError) as error:
             return give_up(str(error))
+        except HubError as error:
+            return give_up(str(error), error.exit_code)
+        self._metrics.loaded(time.monotonic() - begun)
         LOG.info("%s is ready", self._settings.served_name)
         await stopped
         await self._drain()
@@ -97,8 +116,9 @@ class Worker:
         return 0
 
     async def _load(self) -> Assembled:
-        model = await asyncio.to_thread(load, self._settings)
-        return await assemble(model, self._settings, self._service)
+        settings = await asyncio.to_thread(with_files, self._settings)
+        model = await asyncio.to_thread(load, settings)
+        return await assemble(model, settings, self._service)
 
     async def _drain(self) -> None:
         """`/ready` fails from now on; wait for the answers that are under way, at most DRAIN_S."""

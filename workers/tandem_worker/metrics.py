@@ -181,6 +181,11 @@ class Metrics(Meter):
         self.registry.register(TicketCollector(tickets))
         self.registry.register(RefusalCollector(refusals))
 
+    def loaded(self, seconds: float) -> None:
+        """The worker is ready."""
+        text = "From the process' start to readiness: the model fetched, where it is a hub's, and loaded."
+        Gauge("tandem_model_load_seconds", text, registry=self.registry).set(seconds)
+
     def exposition(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self.registry)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tandem_worker.transfer.backends import BackendError, check_backend
+from tandem_worker.hub import HubError, repository_of
+from tandem_worker.transfer.backends import check_backend
+from tandem_worker.transfer.base import BackendError
 from tandem_worker.transfer.handshake import parse_key
 
 DOORS: Final = Path(tempfile.gettempdir())
@@ -46,6 +48,7 @@ class Settings:
     transfer_dir: Path = DOORS
     revision: str = ""
     connections: int = 1
+    hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -56,9 +59,11 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         key = parse_key(key_text(environment))
     except (BackendError, ValueError) as error:
         raise SettingsError(str(error)) from error
-    model = model_path(flags.model)
+    hub = hub_repository(flags.model)
+    model = Path(hub) if hub else model_path(flags.model)
     return Settings(
         model=model,
+        hub=hub,
         served_name=flags.served_name or model.name,
         dtype=flags.dtype,
         max_context=flags.max_context,
@@ -81,6 +86,14 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     )
 
 
+def hub_repository(source: str) -> str:
+    """`owner/name` of a hub's model, '' for any other source. Raises SettingsError."""
+    try:
+        return repository_of(source) or ""
+    except HubError as error:
+        raise SettingsError(f"--model {error}") from error
+
+
 def key_text(environment: Mapping[str, str]) -> str:
     """The transfer key's hex form, from a mounted Secret's file or from the environment. Raises SettingsError."""
     if path := environment.get("TANDEM_TRANSFER_KEY_FILE"):
@@ -96,7 +109,9 @@ def key_text(environment: Mapping[str, str]) -> str:
 def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     """The flags of docs/reference/borders.md."""
     parser = argparse.ArgumentParser("tandem-worker", description="Serve one model: prefill, decode, or both.")
-    parser.add_argument("--model", required=True, help="file:///directory with model.gguf or *.safetensors")
+    parser.add_argument(
+        "--model", required=True, help="file:///directory (model.gguf or *.safetensors), or hf://owner/name"
+    )
     parser.add_argument("--served-name", default="", help="the name that clients use; default: the directory's")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--max-context", type=positive, default=2048, help="tokens of prompt and answer")
@@ -110,7 +125,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--max-queue", type=positive, default=256)
     parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
     parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
-    parser.add_argument("--transfer-backend", default="tcp", help="tcp, or shm between workers of one machine")
+    parser.add_argument("--transfer-backend", default="tcp", help="tcp, shm (one machine), nixl, mooncake")
     parser.add_argument("--transfer-connections", type=positive, default=1, help="tcp: to each prefill worker")
     parser.add_argument("--transfer-dir", type=Path, default=DOORS, help="shm: a directory that all these workers see")
     parser.add_argument("--revision", default="", help="of the model's files; two workers must agree on it")
@@ -129,7 +144,7 @@ def model_path(source: str) -> Path:
     """`file:///directory` → the directory. Raises SettingsError for every other source, by its name."""
     parts = urlsplit(source)
     if parts.scheme != "file":
-        raise SettingsError(f"--model {source}: a worker loads file:// only, not {parts.scheme or 'a bare path'}")
+        raise SettingsError(f"--model {source}: a worker loads file:// and hf://, not {parts.scheme or 'a bare path'}")
     if parts.netloc not in {"", "localhost"} or not parts.path:
         raise SettingsError(f"--model {source}: write file:// and an absolute directory, as in file:///models/chat")
     return Path(unquote(parts.path))

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
+
+from tandem_operator.api.node_labels import NODE_LABELS, NodeLabels
 
 GIB: Final = 2**30
 GIGABIT: Final = 10**9 / 8  # bytes/s
@@ -39,10 +41,12 @@ class Accelerator:
     watts: float
     price_per_hour: float
     resource: str = GPU  # extended resource that a pod asks for; empty: none
-    products: tuple[str, ...] = field(default=())  # accepted values of PRODUCT_LABEL; empty: any node
+    products: tuple[str, ...] = field(default=())  # accepted values of PRODUCT_LABEL
+    labels: NodeLabels = field(default_factory=dict)  # further labels, any of which tells the product; none: any node
     scale_up: float = 0.0
     domain: int = 1
     generation: str = ""
+    per_node: int = 8  # in one server; a worker of more spans nodes
 
     def peak(self, dtype: str) -> float:
         """Peak dense FLOP/s at a dtype of the API. Raises UnknownDTypeError where the entry has none."""
@@ -100,7 +104,7 @@ _ENTRIES: Final = (
     # NVLink 600 GB/s. No FP8.
     Accelerator(
         "a100-sxm-80gb", _tera(half=312, single=19.5, int8=624), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
-        products=("NVIDIA-A100-SXM4-80GB",), scale_up=300e9, domain=8, generation="ampere",
+        products=("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM-80GB"), scale_up=300e9, domain=8, generation="ampere",
     ),
     # HGX B200, as published, one of eight: 4.5 PFLOPS BF16, 9 FP8 and INT8, 18 FP4 sparse; 75 FP32; 180 GB HBM3e
     # (nvidia-smi: 178 GiB), 7.7 TB/s; 1,000 W; NVLink 1.8 TB/s.
@@ -113,6 +117,7 @@ _ENTRIES: Final = (
     Accelerator(
         "gb200", _tera(half=2500, single=80, fp8=5000, int8=5000, fp4=10000), 184 * GIB, 8e12, 400 * GIGABIT, 1200, 7.0,
         products=("NVIDIA-GB200",), scale_up=900e9, domain=72, generation="blackwell",
+        per_node=4,
     ),
     # L40S, as published: 362 BF16, 733 FP8 and INT8 dense; 91.6 FP32; 48 GB GDDR6, 864 GB/s; 350 W; PCIe 4.0 x16.
     Accelerator(
@@ -137,7 +142,9 @@ _ENTRIES: Final = (
     ),
 )  # fmt: skip
 
-CATALOGUE: Final[Mapping[str, Accelerator]] = {entry.name: entry for entry in _ENTRIES}
+CATALOGUE: Final[Mapping[str, Accelerator]] = {
+    entry.name: replace(entry, labels=NODE_LABELS.get(entry.name, {})) for entry in _ENTRIES
+}
 
 
 def find(name: str, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> Accelerator:

@@ -83,6 +83,27 @@ REASONS: Final = (
         "Look at the message if it lasts.",
     ),
     Reason(
+        RECONCILING,
+        "True",
+        "PullingModel",
+        "A Job pulls the model into the shared cache; workers of this revision start when it has ended.",
+        _WAIT,
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "LeaderWorkerSetMissing",
+        "A replica spans nodes, which needs the API leaderworkerset.x-k8s.io/v1, and the cluster does not serve it.",
+        "Install LeaderWorkerSet, or choose fewer accelerators a worker.",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "ModelPullFailed",
+        "The Job that pulls the model has failed; the message quotes its last words.",
+        "Correct spec.model, its Secret or its claim, and delete the Job that the message names.",
+    ),
+    Reason(
         STALLED,
         "True",
         "UnknownAccelerator",
@@ -110,6 +131,13 @@ REASONS: Final = (
         "A template asks for what this cluster's operator does not allow, or contradicts the operator's own value; the "
         "message names each field.",
         "Take the field out, or have the cluster's operator allow it (TANDEM_TEMPLATE_ALLOW, Helm: templateAllow).",
+    ),
+    Reason(
+        STALLED,
+        "True",
+        "DRAMissing",
+        "spec.transfer.rdma.mode is DRA, and this cluster does not serve resource.k8s.io/v1.",
+        "Bring the cluster to Kubernetes 1.34 or newer, or choose another mode.",
     ),
     Reason(
         STALLED,
@@ -197,6 +225,13 @@ REASONS: Final = (
     Reason(
         SCALING_LIMITED,
         "True",
+        "PodsRefused",
+        "The API server refuses pods of the target (a quota, an admission policy); the message quotes it.",
+        "Raise the quota, or satisfy the policy that the message names.",
+    ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
         "PodsNotReady",
         "Pods of the target have not become ready.",
         "Look at the pods of the pools that the message names.",
@@ -212,8 +247,8 @@ REASONS: Final = (
         SCALING_LIMITED,
         "True",
         "BudgetExhausted",
-        "More accelerators are wanted than rebalance.budget allows.",
-        "Raise the budget, or relax spec.slo.",
+        "More accelerators are wanted than this resource's part of those that all resources share.",
+        "Raise the operator's TANDEM_FLEET_GPUS or spec.priority, or relax spec.slo.",
     ),
     Reason(REBALANCING, "True", "Flipping", "Workers change their role.", _WAIT),
     Reason(REBALANCING, "True", "Scaling", "Pools grow or shrink.", _WAIT),

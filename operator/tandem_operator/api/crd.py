@@ -16,7 +16,7 @@ import yaml
 from tandem_operator.api import constants as names
 from tandem_operator.api.catalogue import to_data
 from tandem_operator.api.not_yet import NOT_YET, NotYet
-from tandem_operator.api.pages import conditions_page, resource_page
+from tandem_operator.api.pages import conditions_page, hardware_page, resource_page
 from tandem_operator.api.schema import Schema, structural
 from tandem_operator.api.spec import Spec
 from tandem_operator.api.status import Status
@@ -150,6 +150,7 @@ def made_files() -> dict[str, str]:
         "manifests/components/admission/catalogue.yaml": _yaml(catalogue_config_map()),
         "docs/reference/resource.md": resource_page(resource_schema()),
         "docs/reference/conditions.md": conditions_page(),
+        "docs/reference/hardware.md": hardware_page(),
     }
 
 

@@ -26,7 +26,8 @@ class Ability:
 DEGREES: Final = ("tensor", "pipeline", "expert", "data")
 ENGINES: Final[Mapping[str, Ability]] = {
     "tandem": Ability(
-        backends=("tcp",),
+        # Not shm: two pods of a node share no folder but the node's own, and nothing puts a pair on one node.
+        backends=("tcp", "nixl", "mooncake"),
         dtypes=("bfloat16", "float32"),
         degrees=(),
         flips=True,

@@ -66,38 +66,8 @@ class NotYet:
 
 REMOVE = "remove it"
 
-_POOL_HARDWARE = (
-    "teraflops",
-    "memoryGibibytes",
-    "memoryGigabytesPerSecond",
-    "linkGigabytesPerSecond",
-    "priceMillidollarsPerHour",
-    "resourceName",
-    "nodeSelector",
-)
-_BEHAVIOR = ("scaleUp", "scaleDown")
-
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.model.source", "use file://<folder in the engine's image>", prefix="file://"),
-    NotYet("spec.model.revision", "remove it: a file:// model has no revision"),
-    NotYet("spec.model.authSecretRef", REMOVE),
-    NotYet("spec.model.cache", REMOVE),
     NotYet("spec.mode", "use Disaggregated or Colocated", only=("Disaggregated", "Colocated")),
-    *(
-        NotYet(f"spec.pools[].hardware.{field}", "remove it and name an accelerator of the catalogue")
-        for field in _POOL_HARDWARE
-    ),
-    NotYet("spec.transfer.rdma.mode", "use SharedDevice or None", only=("SharedDevice", "None")),
-    NotYet("spec.transfer.rdma.devices", REMOVE),
-    NotYet("spec.transfer.rdma.gidIndex", REMOVE),
-    NotYet("spec.transfer.rdma.networks", REMOVE),
-    *(NotYet(f"spec.rebalance.behavior.{way}.selectPolicy", "use Max", only=("Max",)) for way in _BEHAVIOR),
-    *(NotYet(f"spec.rebalance.behavior.{way}.policies[].type", "use Pods", only=("Pods",)) for way in _BEHAVIOR),
-    *(
-        NotYet(f"spec.rebalance.behavior.{way}.policies[].periodSeconds", "remove it: value bounds one decision")
-        for way in _BEHAVIOR
-    ),
-    NotYet("spec.priority", "use 0", only=(0,)),
 )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tandem_operator.api.catalogue import CATALOGUE, GIB, GIGABIT, PRODUCT_LABEL, Accelerator
 from tandem_operator.api.conditions import CONDITIONS, REASONS, ConditionType
 from tandem_operator.api.constants import API_VERSION, KIND
 from tandem_operator.api.decision_reasons import DECISION_REASONS
@@ -41,6 +42,39 @@ def conditions_page() -> str:
     table = _table(("reason", "meaning", "what to do"), rows)
     parts += ["## status.decision", "What the planner wants, and why.", table]
     return "\n\n".join(parts) + "\n"
+
+
+def hardware_page() -> str:
+    """The built-in catalogue: figures of each accelerator, and the labels by which nodes are known to have it."""
+    figures = (
+        (
+            f"`{e.name}`",
+            f"{e.flops['bfloat16'] / 1e12:g}",
+            f"{e.memory_bytes / GIB:.0f}",
+            f"{e.bandwidth / 1e9:g}",
+            f"{e.link / GIGABIT:g}",
+            f"{e.scale_up / 1e9:g}",
+            f"{e.watts:g}",
+            f"{e.price_per_hour:g}",
+            f"`{e.resource}`" if e.resource else "",
+        )
+        for e in CATALOGUE.values()
+    )
+    head = ("accelerator", "bf16 TFLOP/s", "GiB", "GB/s", "network Gb/s", "scale-up GB/s", "W", "$/h", "resource")
+    parts = [
+        "# The hardware catalogue",
+        MADE,
+        "Where the figures come from: `api/catalogue.py`.",
+        _table(head, figures),
+    ]
+    labels = ((f"`{e.name}`", key, ", ".join(values)) for e in CATALOGUE.values() for key, values in _labels(e))
+    parts += ["## Labels", "Any of them is enough.", _table(("accelerator", "label", "values"), labels)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _labels(entry: Accelerator) -> list[tuple[str, tuple[str, ...]]]:
+    product = [(PRODUCT_LABEL, entry.products)] if entry.products else []
+    return [*product, *entry.labels.items()]
 
 
 def _about(condition: ConditionType) -> str:

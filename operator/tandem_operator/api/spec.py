@@ -185,7 +185,8 @@ class Spec(Part):
     suspend: bool = False
     """Take every pod away and keep the rest, the target included: false brings back what was there. Default: false."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    """Rank between resources that share a fleet's budget; the higher is served first. Default: 0."""
+    """Rank between resources that share a fleet's budget (TANDEM_FLEET_GPUS): beyond everybody's minima the higher is
+    served first, and takes from the lower. Default: 0."""
 
     rules: ClassVar[tuple[Rule, ...]] = RULES
 

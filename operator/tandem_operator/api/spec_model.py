@@ -45,6 +45,11 @@ OWNED_OPTIONS = (
     "--disaggregation-transfer-backend",
     "--disaggregation-bootstrap-port",
     "--disaggregation-ib-device",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--headless",
+    "--dist-init-addr",
 )
 
 
@@ -59,21 +64,36 @@ class ModelCache(Part):
     """Where downloaded weights are kept between pods; exactly one of the two."""
 
     persistent_volume_claim: ObjectName | None = None
-    """Name of a PersistentVolumeClaim (ReadWriteMany) in the namespace of the resource. Example: models."""
+    """Name of a PersistentVolumeClaim (ReadWriteMany) in the namespace of the resource. A Job pulls the model into it
+    before the first worker starts; workers mount it read-only and ask no hub. Example: models."""
     host_path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r'^/[^"\\]*$')] | None = None
-    """Absolute path on the nodes, where the operator's settings allow it. Example: /var/cache/models."""
+    """Absolute path on the nodes, where the operator's settings allow HostPath; user 65532 must be able to write it,
+    and each node downloads for itself. Example: /var/cache/models."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="exactly one of persistentVolumeClaim and hostPath",
+            holds=lambda cache: (cache.persistent_volume_claim is None) != (cache.host_path is None),
+            cel="has(self.persistentVolumeClaim) != has(self.hostPath)",
+        ),
+    )
+
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+SOURCE = rf'^(hf://{NAME}/{NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^"\\\s]*)?|file://[^"\\\s]+)$'
 
 
 class Model(Part):
     """The model to serve."""
 
-    source: Annotated[str, Field(min_length=1, max_length=1024, pattern=r'^(hf|pvc|file)://[^"\\\s]+$')]
+    source: Annotated[str, Field(min_length=1, max_length=1024, pattern=SOURCE)]
     """Where the weights are: hf://<owner>/<name> (model hub), pvc://<claim>/<path> (a volume), or file://<absolute
     path> (a folder in the engine's image). Example: file:///models/smollm2-135m-instruct."""
     revision: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")] | None = (
         None
     )
-    """Commit, tag or branch of a hub model, pinned; status.modelRevision says what runs. A file:// model has none."""
+    """Commit, tag or branch of a hf:// model, required there: a branch moves, so pin a commit. status.modelRevision
+    says what runs. Other sources have none."""
     served_name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
     """The name that clients put into a request's "model". Example: llama-70b."""
     dtype: DType = "bfloat16"
@@ -81,9 +101,30 @@ class Model(Part):
     max_context: Annotated[int, Field(ge=16, le=16_777_216)] = 4096
     """Most tokens of one request, prompt and output together; no more than the model was made for. Default: 4096."""
     auth_secret_ref: SecretRef | None = None
-    """Secret with the hub's token under the key "token", for gated models."""
+    """Secret with the hub's token under the key "token", for gated hf:// models; the operator never reads it."""
     cache: ModelCache | None = None
-    """Where downloaded weights are kept, so that a new pod does not load them again. Default: nowhere."""
+    """Where a hf:// model is kept, so that a new pod does not download it again. Default: nowhere."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="a hf:// source needs a revision, so that every worker serves the same weights; other sources have "
+            "none",
+            holds=lambda model: model.is_hub == (model.revision is not None),
+            cel="self.source.startsWith('hf://') == has(self.revision)",
+            field=".revision",
+        ),
+        Rule(
+            message="authSecretRef and cache are for hf:// sources alone",
+            holds=lambda model: model.is_hub or (model.auth_secret_ref is None and model.cache is None),
+            cel="self.source.startsWith('hf://') || (!has(self.authSecretRef) && !has(self.cache))",
+            field=".source",
+        ),
+    )
+
+    @property
+    def is_hub(self) -> bool:
+        """Is the model downloaded?"""
+        return self.source.startswith("hf://")
 
 
 Argument = Annotated[str, Field(max_length=512)]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from tandem_operator.api.base import DNS_LABEL, LabelValue, Part, Rule, whole
+from tandem_operator.api.base import DNS_LABEL, LabelValue, ObjectName, Part, Rule, whole
 from tandem_operator.api.constants import MAX_POOL_NAME, RESERVED_POOL_NAMES
 from tandem_operator.api.spec_template import PodTemplate
 
@@ -21,23 +21,41 @@ class Hardware(Part):
     """The accelerator of one rank: an entry of the catalogue, or its figures in full."""
 
     accelerator: AcceleratorName
-    """Entry of the hardware catalogue (ConfigMap tandem-catalogue): h100-sxm, h200-sxm, … An unknown one is refused."""
+    """Entry of the hardware catalogue (ConfigMap tandem-catalogue): h100-sxm, h200-sxm, … Another name is refused,
+    unless teraflops, memoryGibibytes, memoryGigabytesPerSecond and linkGigabytesPerSecond are all here."""
     teraflops: Figure | None = None
-    """Peak dense TFLOP/s at the model's dtype, for an accelerator that the catalogue lacks."""
+    """Peak dense TFLOP/s of one accelerator at the model's dtype. Default: the catalogue's figure."""
     memory_gibibytes: Figure | None = None
-    """Memory of one accelerator, GiB, for one that the catalogue lacks."""
+    """Memory of one accelerator, GiB. Default: the catalogue's figure."""
     memory_gigabytes_per_second: Figure | None = None
-    """Memory bandwidth, GB/s, for one that the catalogue lacks."""
+    """Memory bandwidth of one accelerator, GB/s. Default: the catalogue's figure."""
     link_gigabytes_per_second: Figure | None = None
-    """Network bandwidth of one accelerator, GB/s, for one that the catalogue lacks."""
+    """One accelerator's share of the network, GB/s. Default: the catalogue's figure."""
     price_millidollars_per_hour: Figure | None = None
-    """Price of one accelerator hour in thousandths of a dollar, for one that the catalogue lacks."""
+    """Price of one accelerator hour in thousandths of a dollar. Default: the catalogue's figure, else unknown."""
     resource_name: (
         Annotated[str, Field(min_length=3, max_length=253, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None
     ) = None
-    """Extended resource that a pod asks for, for one that the catalogue lacks. Example: nvidia.com/gpu."""
+    """Extended resource that a pod asks for. Example: amd.com/gpu. Default: the catalogue's, else none."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=8)] = Field(default_factory=dict)
-    """Labels of the nodes that have it, for one that the catalogue lacks."""
+    """Labels of the nodes that have it, instead of those by which the catalogue finds them (nvidia.com/gpu.product and
+    what each cloud says). Example: {example.com/accelerator: h100}. Default: any of the catalogue's forms."""
+    device_class: ObjectName | None = None
+    """With transfer.rdma.mode DRA: DeviceClass of the accelerators. Example: gpu.nvidia.com. Default: by the extended
+    resource's vendor, gpu.nvidia.com or gpu.amd.com."""
+    capacity_type: Literal["Any", "OnDemand", "Spot"] = "Any"
+    """Whether the nodes may be ones that a cloud takes away at short notice. OnDemand: never; Spot: only, and their
+    taints are tolerated; as Karpenter, EKS, GKE and AKS label them. Default: Any, and no taint is tolerated."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Are the figures without which nothing can be planned all here?"""
+        return None not in (
+            self.teraflops,
+            self.memory_gibibytes,
+            self.memory_gigabytes_per_second,
+            self.link_gigabytes_per_second,
+        )
 
 
 class Parallelism(Part):

@@ -48,9 +48,9 @@ class ScalingPolicy(Part):
     type: Literal["Pods", "Percent"] = "Pods"
     """Pods: value counts workers; Percent: value is a share of the pool. Default: Pods."""
     value: Annotated[int, Field(ge=1, le=1000)]
-    """Most workers that one decision adds or removes."""
+    """Most workers of a pool, or per cent of it, that are added or removed within periodSeconds."""
     period_seconds: Annotated[int, Field(ge=1, le=1800)] | None = None
-    """Seconds over which value is counted. Default: one decision."""
+    """Seconds over which value is counted, up to 1800. Default: one decision."""
 
 
 class ScalingRules(Part):
@@ -59,19 +59,20 @@ class ScalingRules(Part):
     stabilization_window_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
     """Seconds that the need must have lasted. Default: 30 up, 300 down."""
     select_policy: Literal["Max", "Min", "Disabled"] | None = None
-    """Which of several policies counts. Default: Max, the one that allows most."""
+    """Which of several policies counts; Disabled: no worker is moved this way. Default: Max, the one that allows
+    most."""
     policies: list[ScalingPolicy] = Field(
         default_factory=list, max_length=4, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
-    """Bounds on one step. Default: 4 workers up, 1 down."""
+    """Bounds on each pool. Default: 4 workers up, 1 down, for each decision."""
 
     def window_s(self, default: int) -> int:
         """The stabilisation window in seconds, or the default where none is set."""
         return default if self.stabilization_window_seconds is None else self.stabilization_window_seconds
 
     def pods(self, default: int) -> int:
-        """Most workers that one decision adds or removes, or the default where there is no policy."""
-        return max((policy.value for policy in self.policies), default=default)
+        """Most workers of a pool that one decision moves, as far as it is a number; else the default."""
+        return max((policy.value for policy in self.policies if policy.type == "Pods"), default=default)
 
 
 class Behavior(Part):

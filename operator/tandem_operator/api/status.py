@@ -95,6 +95,17 @@ class AlternativeStatus(Part):
     """Why it was not taken; empty for the one that was."""
 
 
+class ChangeStatus(Part):
+    """Workers that a decision added to a pool or took from it."""
+
+    at: Instant
+    """When it was decided."""
+    pool: Annotated[str, Field(max_length=63)]
+    """The pool."""
+    workers: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+    """Workers added; below 0: removed."""
+
+
 class DecisionStatus(Part):
     """The planner's last decision, with its reason."""
 
@@ -116,6 +127,10 @@ class DecisionStatus(Part):
     """Targets that were weighed, and why they were not taken."""
     at: Instant
     """When it was made."""
+    changes: list[ChangeStatus] = Field(
+        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """What was decided for pools in the last half hour: rebalance.behavior counts by it."""
 
 
 class Condition(Part):

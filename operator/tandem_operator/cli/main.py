@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+import yaml
 from rich.console import Console
 
 from tandem_operator.cli import advice_data, report, resource, shapes
 from tandem_operator.cli import plan as planning
 from tandem_operator.cli import simulated as playing
 from tandem_operator.cli import status as words
+from tandem_operator.cli.rendered import rendered
+from tandem_operator.loop.settings import Settings
 from tandem_operator.plan.advice_words import verdict_words
 from tandem_operator.plan.facts import Objective
 from tandem_operator.plan.record import RecordError
@@ -94,6 +97,22 @@ def plan(
         out.print(planning.words(found), soft_wrap=False)
     else:
         typer.echo(text or json.dumps(advice_data.to_data(found), indent=1))
+
+
+@app.command()
+def render(
+    file: File,
+    worker_image: Annotated[str, typer.Option(help="The operator's image for workers.")] = Settings().worker_image,
+    router_image: Annotated[str, typer.Option(help="The operator's image for routers.")] = Settings().router_image,
+    allow: Annotated[str, typer.Option(help="The operator's TANDEM_TEMPLATE_ALLOW.")] = "",
+) -> None:
+    """What the operator would make of a resource, as YAML; nothing is asked of a cluster."""
+    try:
+        settings = Settings(worker_image=worker_image, router_image=router_image, template_allow=allow)
+        made = rendered(resource.from_file(file), settings.images)
+    except (ValueError, LookupError, OSError) as error:
+        fail(error)
+    typer.echo(yaml.safe_dump_all(made, sort_keys=False, width=120), nl=False)
 
 
 def manifest(wanted: DisaggregatedInference, found: planning.Consultation) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo
 from tandem_operator.plan.kinds import NoFitError, no_fit_words
-from tandem_operator.plan.roofline import prior_of
-from tandem_operator.simulate.truth import Truth
+from tandem_operator.plan.roofline import prior_of, slowed
+from tandem_operator.simulate.truth import SparseTruth, Truth
 
 if TYPE_CHECKING:
     from tandem_operator.plan.facts import ModelShape
+    from tandem_operator.plan.sparse import Sparse
 
 
 def small_limits(prefill: int, decode: int, slo: Slo, interval_s: int, device: Device) -> Limits:
@@ -30,15 +32,35 @@ def roofline_truth(pool: PoolLimits, shape: ModelShape, slower: float) -> Truth:
     prior = prior_of(pool.device, pool.gpus, shape)
     if prior.kv_room_tokens < 1:
         raise NoFitError(f"pool {pool.name}: {no_fit_words(pool.device, pool.gpus, shape, 1.0)}")
-    return Truth(
-        prompt_token_s=slower * prior.token_s,
-        prompt_pair_s=slower * prior.pair_s,
-        prompt_base_s=slower * prior.pass_s,
-        step_base_s=slower * prior.pass_s,
-        step_slope_s=slower * prior.token_s,
-        step_context_s=slower * prior.context_token_s,
-        transfer_token_s=prior.transfer_token_s,
+    moved, slow = prior.transfer_token_s, slowed(prior, slower)
+    dense = Truth(
+        prompt_token_s=slow.token_s,
+        prompt_pair_s=slow.pair_s,
+        prompt_base_s=slow.pass_s,
+        step_base_s=slow.pass_s,
+        step_slope_s=slow.token_s,
+        step_context_s=slow.context_token_s,
+        transfer_token_s=moved,
         kv_tokens=int(prior.kv_room_tokens),
+    )
+    return sparse_truth(dense, slow.sparse) if slow.sparse else dense
+
+
+def sparse_truth(dense: Truth, sparse: Sparse) -> Truth:
+    """The truth of a sparse model: a prompt reads all experts once; windows and sparse attention are always full.
+
+    A request that is shorter than its window is so overcounted by what it lacks.
+    """
+    seen = sparse.attended * dense.step_context_s
+    return SparseTruth(
+        **asdict(dense)
+        | {
+            "prompt_base_s": dense.prompt_base_s + sparse.total * sparse.expert_read_s,
+            "prompt_token_s": dense.prompt_token_s + sparse.expert_token_s + sparse.window * sparse.window_pair_s,
+            "step_slope_s": dense.step_slope_s + sparse.window * sparse.window_token_s + sparse.state_s + seen,
+            "step_context_s": 0.0 if sparse.attended else dense.step_context_s,
+        },
+        sparse=sparse,
     )
 
 

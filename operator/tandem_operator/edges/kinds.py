@@ -38,11 +38,16 @@ KINDS: dict[str, Kind] = {
     "Secret": Kind("", "v1", "secrets"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     "PodDisruptionBudget": Kind("policy", "v1", "poddisruptionbudgets"),
+    "LeaderWorkerSet": Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
+    "Job": Kind("batch", "v1", "jobs"),
     "ConfigMap": Kind("", "v1", "configmaps"),
     "PodMonitor": Kind("monitoring.coreos.com", "v1", "podmonitors"),
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "prometheusrules"),
+    "Lease": Kind("coordination.k8s.io", "v1", "leases"),
+    "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
+    "DaemonSet": Kind("apps", "v1", "daemonsets"),
     "Event": Kind("events.k8s.io", "v1", "events"),
 }
 
 # Kinds whose API a cluster may lack: no object of theirs is made then, and a condition says so.
-OPTIONAL = frozenset({"PodMonitor", "PrometheusRule"})
+OPTIONAL = frozenset({"LeaderWorkerSet", "ResourceClaimTemplate", "PodMonitor", "PrometheusRule"})

@@ -73,6 +73,12 @@ class Kube:
         path = KINDS[manifest["kind"]].path(metadata["namespace"])
         return await self._ask("POST", path, {"fieldManager": FIELD_MANAGER}, strip_none(manifest))
 
+    async def replace(self, manifest: Object) -> Object:
+        """Put an object in place of the one of the same resourceVersion; any other is a ConflictError."""
+        metadata = manifest["metadata"]
+        path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"])
+        return await self._ask("PUT", path, {"fieldManager": FIELD_MANAGER}, strip_none(manifest))
+
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """The object, or None where there is none."""
         try:

@@ -41,12 +41,41 @@ class Sample(BaseModel):
 SAMPLES = TypeAdapter(list[Sample])
 
 
+BY_POOL = frozenset(
+    {
+        "prefill_busy",
+        "prefill_tokens",
+        "decode_busy",
+        "decode_tokens",
+        "decode_steps",
+        "waiting",
+        "waiting_tokens",
+    }
+)
+LABEL_OF = {
+    "ttft": "le",
+    "tpot": "le",
+    "slo": "met",
+    "load": "pod",
+    "backend": "backend",
+} | dict.fromkeys((*BY_POOL, "workers"), "role")
+
+
 @dataclass(slots=True)
 class Facts:
     """What one query said about one resource: (fact, label value) -> number; '' where a fact has no label."""
 
     numbers: dict[tuple[str, str], float] = field(default_factory=dict)
     model: dict[str, str] | None = None
+    pools: dict[tuple[str, str, str], float] = field(default_factory=dict)  # (fact, role, pool)
+
+    def take(self, fact: str, labels: dict[str, str], number: float) -> None:
+        """Keep a number by its fact's label; what is told by pool is kept by pool too, and added up by role."""
+        key = (fact, labels.get(LABEL_OF.get(fact, ""), ""))
+        if fact in BY_POOL:
+            self.pools[fact, key[1], labels.get("pool", "")] = number
+            number += self.numbers.get(key, 0.0)
+        self.numbers[key] = number
 
     def number(self, fact: str, label: str = "") -> float | None:
         """A number, or None where Prometheus had none."""
@@ -58,26 +87,6 @@ class Facts:
 
 
 Reading = dict[tuple[str, str], Facts]  # by (namespace, resource)
-
-LABEL_OF = {
-    "ttft": "le",
-    "tpot": "le",
-    "slo": "met",
-    "load": "pod",
-    "backend": "backend",
-} | dict.fromkeys(
-    (
-        "prefill_busy",
-        "prefill_tokens",
-        "decode_busy",
-        "decode_tokens",
-        "decode_steps",
-        "waiting",
-        "waiting_tokens",
-        "workers",
-    ),
-    "role",
-)
 
 
 def parse(samples: list[Any]) -> Reading:
@@ -94,7 +103,7 @@ def parse(samples: list[Any]) -> Reading:
         if fact == "model":
             facts.model = labels
         elif (number := line.number) is not None:
-            facts.numbers[fact, labels.get(LABEL_OF.get(fact, ""), "")] = number
+            facts.take(fact, labels, number)
     return reading
 
 

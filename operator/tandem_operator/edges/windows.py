@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem_operator.edges.quantile import Quantile, quantile
-from tandem_operator.plan.facts import Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
+from tandem_operator.plan.facts import SIZES, Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tandem_operator.edges.prometheus import Facts
+
+FEWEST_PROMPTS = 20
 
 
 def _seconds(text: str) -> float:
@@ -36,9 +38,38 @@ def _mean(total: float | None, count: float | None) -> float | None:
     return total / count if total is not None and count else None
 
 
-def _sum(facts: Facts, fact: str, role: Role) -> float | None:
-    numbers = [n for n in (facts.number(fact, role), facts.number(fact, Role.BOTH)) if n is not None]
+def _sum(facts: Facts, fact: str, role: Role, pool: str | None = None) -> float | None:
+    def number(of: Role) -> float | None:
+        return facts.number(fact, of) if pool is None else facts.pools.get((fact, of, pool))
+
+    numbers = [n for n in (number(role), number(Role.BOTH)) if n is not None]
     return sum(numbers) if numbers else None
+
+
+def _use(facts: Facts, role: Role, pool: str | None = None) -> RoleUse:
+    """What the workers of a role did, all of them or those of one pool."""
+    side = role.value
+    return RoleUse(
+        busy=_sum(facts, f"{side}_busy", role, pool),
+        tokens_rate=_sum(facts, f"{side}_tokens", role, pool),
+        steps_rate=_sum(facts, "decode_steps", role, pool) if role is Role.DECODE else None,
+        waiting=_sum(facts, "waiting", role, pool),
+        waiting_tokens=_sum(facts, "waiting_tokens", role, pool) if role is Role.PREFILL else None,
+    )
+
+
+def _uses(facts: Facts, role: Role) -> dict[str, RoleUse]:
+    """The same by pool, where workers of more than one pool do the role: else the sum says all."""
+    pools = sorted({p for fact, of, p in facts.pools if fact == f"{role.value}_busy" and of in {role, Role.BOTH} and p})
+    return {pool: _use(facts, role, pool) for pool in pools} if len(pools) > 1 else {}
+
+
+def _variation(facts: Facts, seconds: int) -> float | None:
+    """The squared coefficient of variation of the prompts' lengths; None with too few prompts to say."""
+    count, total, squares = (facts.number(name) for name in ("prompts", "prompt_tokens", "prompt_squares"))
+    if count is None or not total or squares is None or count * seconds < FEWEST_PROMPTS:
+        return None
+    return max(0.0, squares * count / total**2 - 1.0)
 
 
 def _attainment(facts: Facts) -> float | None:
@@ -66,18 +97,11 @@ def window_of(facts: Facts, slo: Slo, at: datetime, seconds: int) -> Window:
         ttft_ms=_ms(quantile_of(facts, "ttft", slo.percentile)),
         tpot_ms=_ms(quantile_of(facts, "tpot", slo.percentile)),
         attainment=_attainment(facts),
-        prefill=RoleUse(
-            busy=_sum(facts, "prefill_busy", Role.PREFILL),
-            tokens_rate=_sum(facts, "prefill_tokens", Role.PREFILL),
-            waiting=_sum(facts, "waiting", Role.PREFILL),
-            waiting_tokens=_sum(facts, "waiting_tokens", Role.PREFILL),
-        ),
-        decode=RoleUse(
-            busy=_sum(facts, "decode_busy", Role.DECODE),
-            tokens_rate=_sum(facts, "decode_tokens", Role.DECODE),
-            steps_rate=_sum(facts, "decode_steps", Role.DECODE),
-            waiting=_sum(facts, "waiting", Role.DECODE),
-        ),
+        prefill=_use(facts, Role.PREFILL),
+        decode=_use(facts, Role.DECODE),
+        prompt_cv2=_variation(facts, seconds),
+        prefill_of=_uses(facts, Role.PREFILL),
+        decode_of=_uses(facts, Role.DECODE),
         prefill_workers=_workers(facts, Role.PREFILL),
         decode_workers=_workers(facts, Role.DECODE),
     )
@@ -97,12 +121,18 @@ def metrics_verdict(facts: Facts | None) -> Verdict:
     return Verdict(Answer.YES, "Fresh", f"{up:.0f} targets are up, {arrivals:.2f} requests/s arrive")
 
 
+def bandwidth_of(facts: Facts) -> float | None:
+    """Bytes per second between two workers as they measured it, to two digits: the third is noise."""
+    measured = facts.number("bandwidth")
+    return float(f"{measured:.1e}") if measured else None
+
+
 def model_of(facts: Facts | None) -> ModelShape | None:
     """The model's sizes; None where no worker said them, or not as numbers."""
     if facts is None or facts.model is None:
         return None
     try:
-        sizes = {name: int(facts.model[name]) for name in ModelShape.__slots__}
+        sizes: dict[str, Any] = {name: int(facts.model[name]) for name in SIZES}
     except (KeyError, ValueError):
         return None
     return ModelShape(**sizes)

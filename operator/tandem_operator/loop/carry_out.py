@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
 from tandem_operator.loop.cache import is_owned
-from tandem_operator.loop.faults import lacks_config
+from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import digest_in, held_pools
+from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
+from tandem_operator.plan.facts import Role
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.groups import GROUP, held, nodes_of, template_in
+from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
 
@@ -32,15 +36,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
+CLAIM = "ResourceClaimTemplate"
 PRUNED = (
     "Deployment",
+    GROUP,
     "Service",
     "ServiceAccount",
     "RoleBinding",
     "PodDisruptionBudget",
+    "Job",
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 
 
@@ -70,8 +78,8 @@ async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
 
 
 async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """The workers' shared key: a Secret is never read, so it is made again only where a pod says that it lacks it."""
-    if seen.owner.uid in world.keys_made and not lacks_config(seen.pods):
+    """The workers' shared key: a Secret is never read, so it is made again only where a pod seems to lack it."""
+    if seen.owner.uid in world.keys_made and not may_lack_key(seen.pods, datetime.now(UTC)):
         return DONE
     try:
         await world.kube.create(children.transfer_key(seen.owner, secrets.token_hex(32)))
@@ -86,6 +94,37 @@ async def apply_services(plan: Plan, seen: Seen, world: World) -> Outcome:  # no
     return await apply_all(children.services(seen.owner, seen.resource.spec), seen, world)
 
 
+async def pull_model(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """Fill the shared cache before any worker of this revision starts; those of the former one serve on."""
+    job = pull_job(seen.owner, seen.resource.spec.model, world.settings.images.worker)
+    if job is None:
+        return DONE
+    outcome = await apply_one(job, seen, world)
+    live = world.cache.find("Job", seen.owner.namespace, job["metadata"]["name"])
+    return outcome if live is None or not isinstance(outcome, Done) else end_of_pull(live, seen, world)
+
+
+def end_of_pull(job: Object, seen: Seen, world: World) -> Outcome:
+    """Is the model there? What a failed pull's pod said last tells why it is not."""
+    name, source = job["metadata"]["name"], seen.resource.spec.model.source
+    if condition_of(job, "Complete").get("status") == "True":
+        return DONE
+    if condition_of(job, "Failed").get("status") == "True":
+        pods = [pod for pod in world.cache.of(seen.ref, "Pod") if pod["metadata"]["name"].startswith(f"{name}-")]
+        said = last_words(pods) or quoted(condition_of(job, "Failed").get("message", "it gave no reason"))
+        return Stalled("ModelPullFailed", f"Job {name} failed: {said}; delete the Job to try again")
+    return Waiting("PullingModel", f"Job {name} pulls {source} into the cache")
+
+
+async def apply_claims(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+    """What pods claim, before there are pods."""
+    manifests = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    outcome: Outcome = DONE if CLAIM in world.absent else await apply_all(manifests, seen, world)
+    if manifests and CLAIM in world.absent:
+        return Stalled("DRAMissing", "spec.transfer.rdma.mode: DRA needs the API resource.k8s.io/v1, Kubernetes 1.34")
+    return outcome
+
+
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Every pool as its spec wants it, none smaller yet: what grows comes first."""
     replicas = {name: max(count, replicas_of(seen.pools.get(name))) for name, count in plan.target.pools.items()}
@@ -93,7 +132,11 @@ async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
         # No room for both at once: the shrinking pool must give first.
         replicas = {n: min(replicas_of(seen.pools.get(n), replicas[n]), plan.target.pools[n]) for n in replicas}
         await mark_victims(plan, seen, world)
-    return await apply_all(pools_with(replicas, seen, world), seen, world)
+    outcome = await apply_all(pools_with(replicas, seen, world), seen, world)
+    if GROUP in world.absent and (names := spread_pools(seen)):
+        words = f"a replica of {', '.join(sorted(names))} spans nodes, and the cluster has no LeaderWorkerSet"
+        return Stalled("LeaderWorkerSetMissing", f"{words}: install it, or choose fewer accelerators a worker")
+    return outcome
 
 
 async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
@@ -102,9 +145,16 @@ async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
     return await apply_all([router], seen, world)
 
 
-async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """Disruption budgets."""
-    return await apply_all(children.budgets(seen.owner, seen.resource.spec), seen, world)
+async def apply_budgets(plan: Plan, seen: Seen, world: World) -> Outcome:
+    """Disruption budgets, by the roles of the target."""
+    return await apply_all(children.budgets(seen.owner, seen.resource.spec, roles_in(plan, seen)), seen, world)
+
+
+def roles_in(plan: Plan, seen: Seen) -> dict[str, int]:
+    """Workers by role that the target wants."""
+    both = sum(plan.target.pools.get(pool.name, 0) for pool in seen.facts.limits.pools if pool.role is Role.BOTH)
+    found = {Role.PREFILL.value: plan.target.prefill, Role.DECODE.value: plan.target.decode}
+    return ({} if not any(found.values()) else found) | ({Role.BOTH.value: both} if both else {})
 
 
 async def flip_roles(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -152,14 +202,16 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
     return await apply_all([m for m in manifests if m["kind"] not in world.absent], seen, world)
 
 
-async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
+async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
-    wanted = wanted_names(seen)
+    wanted = wanted_names(plan, seen, world.settings.images)
     for kind in PRUNED:
         for item in world.cache.of(seen.ref, kind):
             metadata = item["metadata"]
             if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):
                 continue
+            if kind == CLAIM and progress_words(seen) is not None:
+                continue  # a pod of the former template, made again, still claims by it
             if is_owned(item, seen.owner.uid):
                 await world.kube.delete(item)
                 log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
@@ -170,6 +222,8 @@ STEPS: tuple[Step, ...] = (
     apply_access,
     ensure_key,
     apply_services,
+    pull_model,
+    apply_claims,
     grow_pools,
     apply_router,
     apply_budgets,
@@ -237,8 +291,8 @@ def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Objec
     if seen.resource.spec.suspend:
         replicas = dict.fromkeys(replicas, 0)
     manifests = children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
-    held = held_pools(seen, {pool_of(m): digest_in(m["spec"]["template"]) for m in manifests})
-    return [m | {"spec": m["spec"] | {"paused": True}} if pool_of(m) in held else m for m in manifests]
+    waiting = held_pools(seen, {pool_of(m): digest_in(template_in(m)) for m in manifests})
+    return [held(m) if pool_of(m) in waiting else m for m in manifests]
 
 
 def pool_of(manifest: Object) -> str:
@@ -262,11 +316,24 @@ def is_pinned(seen: Seen, replicas: dict[str, int]) -> bool:
     return any(used.get(name, 0) > most for name, most in limits.budget_per_device.items())
 
 
-def wanted_names(seen: Seen) -> set[tuple[str, str]]:
+def spread_pools(seen: Seen) -> frozenset[str]:
+    """Pools whose replicas span nodes."""
+    spec = seen.resource.spec
+    return frozenset(p.name for p in spec.pools if nodes_of(spec, p, seen.accelerators[p.name]) > 1)
+
+
+def wanted_names(plan: Plan, seen: Seen, images: children.Images) -> set[tuple[str, str]]:
     """(kind, name) of every child that the resource has."""
     names = {pool.name for pool in seen.resource.spec.pools} | {children.ROUTER}
-    found = {(kind, seen.owner.child(part)) for part in names for kind in ("Deployment", "PodDisruptionBudget")}
+    spread = spread_pools(seen)
+    found = {(GROUP if part in spread else "Deployment", seen.owner.child(part)) for part in names}
+    found |= {("PodDisruptionBudget", seen.owner.child(f"role-{role}")) for role in roles_in(plan, seen)}
+    found |= {("PodDisruptionBudget", seen.owner.child(children.ROUTER))}
     found |= {("Service", seen.owner.child(part)) for part in (children.ROUTER, children.WORKERS)}
     found |= {("ServiceAccount", seen.owner.child(part)) for part in (children.ROUTER, children.WORKER)}
     found |= {(kind, name_of(kind, seen.owner)) for kind in wanted(seen.resource.spec)}
+    if job := pull_job(seen.owner, seen.resource.spec.model, images.worker):
+        found.add(("Job", job["metadata"]["name"]))
+    claims = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
+    found |= {(CLAIM, item["metadata"]["name"]) for item in claims}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem_operator.api.catalogue import CATALOGUE, find, from_data
+from tandem_operator.api.catalogue import CATALOGUE, Accelerator, find, from_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tandem_operator.api.catalogue import Accelerator
     from tandem_operator.api.spec import Spec
+    from tandem_operator.api.spec_pool import Hardware
 
 MAX_ENTRIES = 500
 MAX_BYTES = 64 * 1024  # one entry
@@ -28,5 +29,14 @@ def load(folder: str) -> Mapping[str, Accelerator]:
 
 
 def accelerators_of(spec: Spec, catalogue: Mapping[str, Accelerator]) -> dict[str, Accelerator]:
-    """The catalogue's entries that the pools name. Raises UnknownAcceleratorError."""
-    return {name: find(name, catalogue) for name in {pool.hardware.accelerator for pool in spec.pools}}
+    """Each pool's accelerator, by the pool's name. Raises UnknownAcceleratorError."""
+    return {pool.name: accelerator_of(pool.hardware, catalogue) for pool in spec.pools}
+
+
+def accelerator_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> Accelerator:
+    """The catalogue's entry as far as a pod's shape needs it; one that it lacks, where the pool has all its figures."""
+    name = hardware.accelerator
+    # The figures of a pool are the planner's (limits.device_of); a pod needs only how to ask for the device.
+    unknown = Accelerator(name, {}, 0.0, 0.0, 0.0, 0.0, 0.0, resource="")
+    entry = unknown if name not in catalogue and hardware.is_complete else find(name, catalogue)
+    return entry if hardware.resource_name is None else replace(entry, resource=hardware.resource_name)

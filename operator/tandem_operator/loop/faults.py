@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 Object = dict[str, Any]
 # ErrImagePull and ImagePullBackOff take turns; the others are final.
@@ -16,6 +17,7 @@ IMAGE_REASONS = frozenset(
 MODEL_EXIT_CODE = 2  # a worker's exit code when its model cannot be loaded (docs/reference/borders.md)
 CRASHES = 3  # one crash is chance
 MAX_QUOTE = 500
+MOUNTS_S = 20.0  # as long as a pod's volumes usually take, and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,34 @@ def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
     return None
 
 
-def lacks_config(pods: Iterable[Object]) -> bool:
-    """Does a pod wait for a Secret that is not there?"""
+def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:
+    """A Deployment whose pods the API server refuses (quota, admission), in the API server's own words."""
+    for name, deployment in deployments.items():
+        condition = condition_of(deployment, "ReplicaFailure")
+        if condition.get("status") == "True":
+            return Fault("PodsRefused", f"no pod of {name} can be made: {quoted(condition.get('message', ''))}")
+    return None
+
+
+def may_lack_key(pods: Iterable[Object], now: datetime) -> bool:
+    """May a pod wait for a Secret that is not there? It has a node, and its volumes do not come up for a while."""
     return any(
-        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        (since := condition_of(pod, "PodScheduled")).get("status") == "True"
+        and (now - datetime.fromisoformat(since["lastTransitionTime"])).total_seconds() > MOUNTS_S
         for pod in _living(pods)
-        for container in pod.get("status", {}).get("containerStatuses") or []
+        if condition_of(pod, "PodReadyToStartContainers").get("status") != "True" and not is_ready(pod)
     )
+
+
+def last_words(pods: Iterable[Object]) -> str:
+    """What the container of the pod that ended last said; '' where none did."""
+    ended = [
+        state["terminated"]
+        for pod in pods
+        for container in pod.get("status", {}).get("containerStatuses") or []
+        if (state := container.get("state") or {}).get("terminated")
+    ]
+    return quoted(max(ended, key=lambda end: end.get("finishedAt", "")).get("message", "")) if ended else ""
 
 
 def condition_of(item: Object, kind: str) -> Object:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from tandem_operator.edges.errors import PrometheusError
-from tandem_operator.edges.windows import metrics_verdict, model_of, window_of
+from tandem_operator.edges.windows import bandwidth_of, metrics_verdict, model_of, window_of
 from tandem_operator.plan.facts import Answer, ModelShape, Slo, Verdict, Window
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Look:
     model: ModelShape | None = None
     loads: Mapping[str, float] = field(default_factory=dict)  # requests running and waiting, by pod
     backend: str | None = None  # transfer backend that the workers report
+    bandwidth: float | None = None  # bytes/s between two workers, as they measure it
     at: datetime | None = None
     number: int = 0
     repeats: int = 0  # looks in a row, up to this one, that said what the one before said
@@ -120,6 +121,7 @@ class Fleet:
             model=model_of(facts) or before.model,
             loads=facts.labelled("load"),
             backend=backend_of(facts) or before.backend,
+            bandwidth=bandwidth_of(facts) or before.bandwidth,
         )
         return counted(before, look, now)
 

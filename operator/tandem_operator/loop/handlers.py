@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 CHILDREN = (
     "Deployment",
+    "LeaderWorkerSet",
     "Pod",
     "Service",
     "ServiceAccount",
     "RoleBinding",
     "PodDisruptionBudget",
+    "Job",
     "ConfigMap",
     "PodMonitor",
     "PrometheusRule",
+    "ResourceClaimTemplate",
 )
 WATCHED = (RESOURCE, *CHILDREN)
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"

@@ -16,8 +16,8 @@ from tandem_operator.api.conditions import (
     STALLED,
 )
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
-from tandem_operator.loop.faults import Fault, is_ready, scheduling_fault, stalling_fault
-from tandem_operator.loop.refs import Failed, Outcome, Stalled
+from tandem_operator.loop.faults import Fault, is_ready, refused_fault, scheduling_fault, stalling_fault
+from tandem_operator.loop.refs import Failed, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
@@ -144,17 +144,22 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
     """Is something of the spec still on its way? Moves of the ratio are not: Git waits for the spec alone."""
     if isinstance(outcome, Failed):
         return Verdict(Answer.YES, "Retrying", f"{outcome.reason}: {outcome.message}")
+    if isinstance(outcome, Waiting) and outcome.reason == "PullingModel":
+        return Verdict(Answer.YES, "PullingModel", outcome.message)
+    words = words_of_progress(seen, serving)
+    return None if words is None else Verdict(Answer.YES, "Progressing", words)
+
+
+def words_of_progress(seen: Seen, serving: Verdict) -> str | None:
+    """What the pods have yet to do; None where they are as the spec wants them."""
     if seen.resource.spec.suspend:
-        words = f"suspending: {len(seen.pods)} pods still finish what they serve"
-        return Verdict(Answer.YES, "Progressing", words) if seen.pods else None
+        return f"suspending: {len(seen.pods)} pods still finish what they serve" if seen.pods else None
     if serving.answer is not Answer.YES:
-        return Verdict(Answer.YES, "Progressing", serving.message)
+        return serving.message
     if (renewed := progress_words(seen)) is not None:
-        return Verdict(Answer.YES, "Progressing", renewed)
+        return renewed
     rolling = [name for name, item in deployments(seen).items() if is_rolling(item)]
-    if rolling:
-        return Verdict(Answer.YES, "Progressing", f"{', '.join(rolling)} replace their pods")
-    return None
+    return f"{', '.join(rolling)} replace their pods" if rolling else None
 
 
 def deployments(seen: Seen) -> dict[str, Object]:
@@ -172,9 +177,12 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
     if seen.resource.spec.suspend:
         return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
-    if (fault := scheduling_fault(seen.pods)) is not None:
+    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
-    return judge_scaling(seen.facts, now)
+    verdict = judge_scaling(seen.facts, now)
+    if verdict.reason == "AtMaximum" and seen.cap is not None and seen.facts.limits.budget_gpus == seen.cap.gpus:
+        return Verdict(Answer.YES, "BudgetExhausted", f"of the GPUs that all resources share: {seen.cap.why}")
+    return verdict
 
 
 def judge_rebalancing(seen: Seen, plan: Plan, serving: Verdict) -> Verdict:

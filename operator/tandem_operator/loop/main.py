@@ -15,10 +15,13 @@ from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError
 from tandem_operator.edges.kube import Kube, connect
 from tandem_operator.edges.prometheus import Prometheus
+from tandem_operator.loop.budget import watch_budget
 from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
 from tandem_operator.loop.handlers import registry_for, settings_for
+from tandem_operator.loop.leader import Leader, LostLeadershipError
 from tandem_operator.loop.metrics import Metrics
+from tandem_operator.loop.nodes import prepare_nodes
 from tandem_operator.loop.observe import parse
 from tandem_operator.loop.queue import Queue, work
 from tandem_operator.loop.reconcile import reconcile
@@ -79,19 +82,26 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
 async def run(world: World, stop: asyncio.Event) -> None:
     """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
     settings = world.settings
+    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name)
+    if not settings.lease_namespace:
+        leader.elected.set()
     await first_sync(world)
     runner = await serve(
         application(world.queue, world.metrics, world.cache), settings.listen_host, settings.listen_port
     )
-    parts: list[Coroutine[Any, Any, Any]] = [
-        watch(world, stop),
+    led: list[Coroutine[Any, Any, None]] = [
+        watch_budget(world),
+        prepare_nodes(world),
         watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
-        resync(world),
         *(
             work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)
             for _ in range(settings.reconcile_workers)
         ),
     ]
+    # Whoever waits watches on, so that it begins with all it needs.
+    parts: list[Coroutine[Any, Any, Any]] = [watch(world, stop), resync(world), *map(leader.after_election, led)]
+    if settings.lease_namespace:
+        parts.append(leader.run())
     tasks = [asyncio.create_task(part) for part in parts]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -104,6 +114,8 @@ async def run(world: World, stop: asyncio.Event) -> None:
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        if settings.lease_namespace:
+            await leader.release()
         await runner.cleanup()
 
 
@@ -144,5 +156,8 @@ def main() -> int:
         asyncio.run(start(settings))
     except ApiError as error:
         log.error("%s: %s", error.reason, error.message)  # noqa: TRY400 the sentence says all
+        return 1
+    except LostLeadershipError as error:
+        log.error("%s", error)  # noqa: TRY400 the kubelet starts a new one, which waits
         return 1
     return 0

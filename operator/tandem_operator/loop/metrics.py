@@ -44,6 +44,11 @@ class Metrics:
             [*OF, "role"],
             registry=self.registry,
         )
+        self.rdma_shared = Gauge(
+            "tandem_operator_rdma_shared",
+            "Do the nodes of the named pools share their RDMA cards as asked? 1 or 0.",
+            registry=self.registry,
+        )
         self.status_writes = Counter("tandem_operator_status_writes", "Status writes.", registry=self.registry)
 
     def show_target(self, ref: Ref, target: Target) -> None:

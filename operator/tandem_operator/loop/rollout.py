@@ -8,6 +8,7 @@ from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT, LAB
 from tandem_operator.loop.faults import Fault, is_ready, stalling_fault
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.rollout import Lane, Member, pools_to_hold
+from tandem_operator.templates.groups import is_held, template_in
 from tandem_operator.templates.names import TEMPLATE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def held_pools(seen: Seen, digests: Mapping[str, str]) -> frozenset[str]:
             pool.name,
             Role(pool.role.lower()),
             int(item["spec"].get("replicas", 1)),
-            bool(item["spec"].get("paused")),
+            is_held(item),
         )
         for pool in seen.resource.spec.pools
         if (item := seen.pools.get(pool.name)) is not None
@@ -65,9 +66,7 @@ def fault_of_new(seen: Seen, digests: Mapping[str, str]) -> Fault | None:
 
 def live_digests(seen: Seen) -> dict[str, str]:
     """What the pools' Deployments want now."""
-    return {
-        name: digest_in(item["spec"]["template"]) for name, item in seen.pools.items() if "template" in item["spec"]
-    }
+    return {name: digest_in(template) for name, item in seen.pools.items() if (template := template_in(item))}
 
 
 def paused_words(seen: Seen) -> str | None:

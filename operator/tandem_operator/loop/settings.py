@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tandem_operator.templates.allowed import ALLOWABLE
 from tandem_operator.templates.children import Images
+from tandem_operator.templates.rdma_nodes import Sharing
 
 PREFIX = "TANDEM_"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -35,8 +36,14 @@ class Settings(BaseModel):
     worker_threads: Annotated[int, Field(ge=0, le=256)] = 0  # 0: torch's own default
     template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
+    fleet_gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # that all resources share; 0: no shared budget
+    lease_namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # of the Lease; '': no election
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
+    rdma_node_pools: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # nodes whose RDMA cards are shared
+    rdma_resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] = "rdma/hca_shared_devices_a"
+    rdma_vendors: Annotated[str, Field(pattern=r"^[0-9a-f]{4}(,[0-9a-f]{4})*$")] = "15b3"
+    rdma_plugin_image: Annotated[str, Field(min_length=1)] = "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3"
     listen_host: str = "0.0.0.0"
     listen_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     pod_name: str = "tandem-operator"
@@ -61,6 +68,15 @@ class Settings(BaseModel):
     def labels_of_monitors(self) -> dict[str, str]:
         """Labels by which this cluster's Prometheus operator selects its objects."""
         return dict(pair.split("=", 1) for pair in self.monitor_labels.split(",") if pair)
+
+    @property
+    def rdma_sharing(self) -> Sharing | None:
+        """Which nodes' cards are to be shared; None where nobody asks for it."""
+        pools = tuple(
+            (key, value) for key, _, value in (p.partition("=") for p in self.rdma_node_pools.split(",") if p)
+        )
+        vendors = tuple(self.rdma_vendors.split(","))
+        return Sharing(pools, self.rdma_resource, vendors, self.rdma_plugin_image) if pools else None
 
     @property
     def images(self) -> Images:

@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.conditions import CONDITIONS, READY, STALLED
+from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT
 from tandem_operator.api.status import (
     AlternativeStatus,
+    ChangeStatus,
     Condition,
     DecisionStatus,
     ObservedStatus,
@@ -18,9 +20,12 @@ from tandem_operator.api.status import (
     TargetStatus,
     TransferStatus,
 )
+from tandem_operator.loop.faults import is_ready
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
+from tandem_operator.loop.observe import label_of
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 from tandem_operator.templates import children
+from tandem_operator.templates.model import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +41,8 @@ MOVED = 0.10  # a value that moved by more than this is news
 # Holds that only say that the last move is not over: the move's own words stay.
 IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
 MAX_ALTERNATIVES = 16
+MAX_CHANGES = 64
+LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
 SUSPENDED = "Suspended"
 
 
@@ -52,15 +59,22 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
     return Status(
         observed_generation=generation,
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
-        model_revision=seen.resource.spec.model.revision,
+        model_revision=revision_that_runs(seen),
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),
         observed=observed_status(newest) if rewrite and newest else old.observed,
-        transfer=TransferStatus(backend=seen.look.backend) if seen.look.backend else old.transfer,
+        transfer=transfer_status(old.transfer, seen, rewrite=rewrite),
         decision=decision,
         conditions=conditions_of(old, verdicts, generation, now, live=rewrite),
     )
+
+
+def revision_that_runs(seen: Seen) -> str | None:
+    """The model's revision of the ready workers; both, by comma, while a rollout replaces one by the other."""
+    ready = [pod for pod in seen.pods if label_of(pod, LABEL_COMPONENT) == COMPONENT_WORKER and is_ready(pod)]
+    found = {(pod["metadata"].get("annotations") or {}).get(REVISION, "") for pod in ready}
+    return ",".join(sorted(found - {""}))[:128] or None
 
 
 def refused_status(old: Status, generation: int, reason: str, message: str, now: datetime) -> Status:
@@ -109,8 +123,21 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
         in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
         if in_a_move or is_same_word(old, new):
             return old
-        return spelled(new, target, old.id, old.at)
-    return spelled(new, target, next_id(old), now)
+        return spelled(new, target, old.id, old.at, old.changes)
+    return spelled(new, target, next_id(old), now, changes_of(old, target, now))
+
+
+def changes_of(old: DecisionStatus | None, target: TargetStatus, now: datetime) -> list[ChangeStatus]:
+    """What was decided for pools within the longest period that a policy may count, this decision's part last."""
+    if old is None:
+        return []
+    recent = [change for change in old.changes if now - change.at < LONGEST_PERIOD]
+    new = [
+        ChangeStatus(at=now, pool=pool, workers=count - old.target.pools[pool])
+        for pool, count in target.pools.items()
+        if count != old.target.pools.get(pool, count)
+    ]
+    return [*recent, *new][-MAX_CHANGES:]
 
 
 def is_same_word(old: DecisionStatus, new: Decision) -> bool:
@@ -129,7 +156,9 @@ def heading(message: str) -> str:
     return message.partition(":")[0]
 
 
-def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> DecisionStatus:
+def spelled(
+    new: Decision, target: TargetStatus, number: str, at: datetime, changes: list[ChangeStatus]
+) -> DecisionStatus:
     """A decision in the API's form."""
     return DecisionStatus(
         id=number,
@@ -148,6 +177,7 @@ def spelled(new: Decision, target: TargetStatus, number: str, at: datetime) -> D
             for other in new.alternatives[:MAX_ALTERNATIVES]
         ],
         at=at,
+        changes=changes,
     )
 
 
@@ -175,6 +205,14 @@ def pool_status(seen: Seen, plan: Plan, name: str) -> PoolStatus:
     ready = next(pool.ready for pool in seen.facts.pools if pool.name == name)
     desired = 0 if seen.resource.spec.suspend else plan.target.pools.get(name, 0)
     return PoolStatus(desired=desired, ready=ready)
+
+
+def transfer_status(old: TransferStatus | None, seen: Seen, *, rewrite: bool) -> TransferStatus | None:
+    """How the KV cache travels; the bandwidth is a live number, and written as those are."""
+    look, known = seen.look, old.bandwidth if old else None
+    measured = f"{look.bandwidth / 1e9:.2g} GB/s" if look.bandwidth else None
+    bandwidth = measured or known if rewrite or known is None else known
+    return TransferStatus(backend=look.backend, bandwidth=bandwidth) if look.backend else old
 
 
 def observed_status(window: Window) -> ObservedStatus:

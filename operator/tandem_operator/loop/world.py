@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tandem_operator.loop.record import Recorder
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.settings import Settings
+    from tandem_operator.plan.claims import Cap
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class World:
     recorder: Recorder
     metrics: Metrics
     catalogue: Mapping[str, Accelerator] = field(default_factory=lambda: CATALOGUE)
+    caps: dict[Ref, Cap] = field(default_factory=dict)  # by the last sharing of the fleet's budget
     absent: set[str] = field(default_factory=set)  # optional kinds that the cluster does not serve
     # Only to save work: a process that forgets them asks once more.
     keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there

@@ -10,6 +10,9 @@ batch, and at most one chunk of the prompt at the head of the queue. So, for one
 - a prompt of K chunks takes K steps and its own compute, S = K·step(B) + W: what prefill pays (TTFT), a queue
   that is λ·S busy;
 - the batch follows from Little's law with the longer step, as on a decode worker.
+
+With routed experts a chunk also reads those that the step's own batch did not touch: that reading is part of W, with
+the batch as it would be beside the prompts' compute alone.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Slo
-from tandem_operator.plan.kinds import slowed
 from tandem_operator.plan.predict import Crew, Forecast, Side, predict_tpot, predict_ttft, together
+from tandem_operator.plan.roofline import slowed
 
 if TYPE_CHECKING:
     from tandem_operator.plan.kinds import Kind
@@ -50,9 +53,10 @@ class Shared:
 def predict_shared(kind: Kind, workers: int, chunk_tokens: int, load: Load, model: Model, slo: Slo) -> Shared:
     """Forecast `workers` colocated workers that take prompts in chunks of `chunk_tokens`."""
     prior, rate = kind.prior, load.arrival_rate / workers
-    work = sum(prior.prefill_parts(load.computed_tokens)[1:])
-    share = rate * work
     chunks = ceil(load.computed_tokens / chunk_tokens)
+    reading = experts_read_s(kind, workers, chunk_tokens, load, model, slo)
+    work = sum(prior.prefill_parts(load.computed_tokens)[1:]) + reading
+    share = rate * work
     if share >= 1:
         return Shared(overloaded(share), work, share, 0.0, inf, inf, inf, 0.0, chunks)
     stretched = slowed(prior, 1 / (1 - share))
@@ -62,7 +66,8 @@ def predict_shared(kind: Kind, workers: int, chunk_tokens: int, load: Load, mode
     plain = sum(prior.step_parts(batch, context))
     # One step is every prompt's fixed cost, the others grow with its length; its KV stays where it is.
     each = prior.token_s + (chunks - 1) * plain / load.computed_tokens
-    whole = replace(prior, pass_s=plain, token_s=each, transfer_token_s=0.0)
+    sparse = replace(prior.sparse, expert_read_s=0.0) if prior.sparse else None
+    whole = replace(prior, pass_s=plain + reading, token_s=each, transfer_token_s=0.0, sparse=sparse)
     running_s = plain * (1 - exp(-(decode.batch or 0.0)))  # a step under way ends first, if anything decodes
     prefill = after(running_s, Crew(whole, workers), load, model, slo)
     found = Shared(
@@ -77,6 +82,22 @@ def predict_shared(kind: Kind, workers: int, chunk_tokens: int, load: Load, mode
         chunks,
     )
     return replace(found, forecast=together(prefill, with_interference(found, decode, rate, load, slo), 0.0))
+
+
+def experts_read_s(kind: Kind, workers: int, chunk_tokens: int, load: Load, model: Model, slo: Slo) -> float:
+    """Seconds in which a prompt's chunks read experts that the steps which carry them would not have touched."""
+    sparse = kind.prior.sparse
+    if sparse is None or not sparse.total:
+        return 0.0
+    share = load.arrival_rate / workers * sum(kind.prior.prefill_parts(load.computed_tokens)[1:])
+    if share >= 1:
+        return 0.0
+    alone = slowed(kind.prior, 1 / (1 - share))
+    decode = predict_tpot([Crew(alone, workers)], load, model, replace(slo, percentile=ONE_SIGMA_PERCENT))
+    batch = decode.batch or 0.0
+    whole, rest = divmod(load.computed_tokens, chunk_tokens)
+    more = whole * sparse.reading_s(batch + chunk_tokens) + (sparse.reading_s(batch + rest) if rest else 0.0)
+    return more - ceil(load.computed_tokens / chunk_tokens) * sparse.reading_s(batch)
 
 
 def after(running_s: float, crew: Crew, load: Load, model: Model, slo: Slo) -> Side:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem_operator.api.engines import ENGINES
+from tandem_operator.plan.performance.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,11 +68,16 @@ class Device:
     link: float  # bytes/s between a prefill and a decode worker
     price_per_hour: float
     watts: float = 0.0  # 0: not known
+    measured_link: float | None = None  # bytes/s between two workers as they measured it; None: by the data sheet
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder's sizes, from the workers' `tandem_model_info`."""
+    """A decoder's sizes, from the workers' `tandem_model_info`.
+
+    `config`: the published one of a model that these sizes alone do not describe (experts, latent or recurrent
+    attention, windows); None for a plain dense decoder.
+    """
 
     parameters: int
     layers: int
@@ -81,6 +87,11 @@ class ModelShape:
     head_dim: int
     vocab: int
     element_bytes: int
+    config: ModelConfig | None = None
+
+
+# The sizes that workers report, all whole numbers.
+SIZES: Final = tuple(name for name in ModelShape.__slots__ if name != "config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,8 @@ class PoolLimits:
     minimum: int
     maximum: int
     initial: int
+    up_pods: int | None = None  # what one decision may add or remove now; None: as Steadiness says
+    down_pods: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +213,15 @@ class Target:
     pools: Mapping[str, int]
     prefill: int
     decode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Workers that a decision added to a pool (or removed: below 0)."""
+
+    at: datetime
+    pool: str
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.roofline import Prior, prior_of
@@ -47,12 +47,6 @@ class Kind:
     def cost(self, unit: str) -> float:
         """One worker in `USD` an hour, `W` or `GPUs`."""
         return {"USD": self.price_per_hour, "W": self.watts, "GPUs": float(self.gpus)}[unit]
-
-
-def slowed(prior: Prior, factor: float) -> Prior:
-    """The same worker if everything took `factor` times as long; its memory stays."""
-    times = {f.name: factor * getattr(prior, f.name) for f in fields(prior) if f.name.endswith("_s")}
-    return replace(prior, **times)
 
 
 def kinds_of(devices: Sequence[Device], model: ModelShape, longest_tokens: float) -> tuple[Kind, ...]:

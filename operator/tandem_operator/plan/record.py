@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.plan import facts
 from tandem_operator.plan.decide import decide
 from tandem_operator.plan.facts import Decision, Observed
+from tandem_operator.plan.performance import config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 VERSION = 1
 MOST_LINE_BYTES = 4 << 20  # one observation is some hundred kB at most
 # Annotations are strings here; a record's types are named from these alone.
-NAMES: dict[str, Any] = {**vars(facts), "datetime": datetime, "Mapping": Mapping}
+NAMES: dict[str, Any] = {**vars(facts), **vars(config), "datetime": datetime, "Mapping": Mapping}
 
 
 class RecordError(ValueError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tandem_operator.api.catalogue import CATALOGUE, Accelerator
 from tandem_operator.plan.performance import kv
@@ -16,6 +17,7 @@ from tandem_operator.plan.performance.engine import ENGINES
 from tandem_operator.plan.performance.parallel import Parallelism
 from tandem_operator.plan.performance.precision import Precision
 from tandem_operator.plan.performance.weights import attention_parameters
+from tandem_operator.plan.sparse import Sparse, sparse_of
 
 if TYPE_CHECKING:
     from tandem_operator.plan.facts import Device, ModelShape
@@ -25,6 +27,7 @@ MESSAGE_TOKENS: Final = 256
 # Stored bytes of an element -> a format with as many.
 _STORED: Final = {1: "float8_e4m3", 2: "bfloat16", 4: "float32"}
 
+Costing = TypeVar("Costing", "Prior", Sparse)
 # A cost's three parts, in seconds by the data sheet; calibration finds a factor for each.
 Parts = tuple[float, float, float]
 
@@ -39,6 +42,7 @@ class Prior:
     context_token_s: float  # reading one context token's KV in a decode step
     transfer_token_s: float  # moving one token's KV over the link
     kv_room_tokens: float  # tokens of KV that fit beside the weights; 0: the model does not fit
+    sparse: Sparse | None = None  # what a pass touches only in part; None: a plain dense decoder
 
     def prefill_parts(self, prompt_tokens: float) -> Parts:
         """Seconds of one prompt's prefill: weights read once, linear layers, attention.
@@ -46,7 +50,8 @@ class Prior:
         (2·P·n + 2·L·d·n²) / (peak·MFU), the usual FLOP count with causal attention (half of 4·L·d·n²), and one pass
         over the weights, which dominates short prompts.
         """
-        return self.pass_s, self.token_s * prompt_tokens, self.pair_s * prompt_tokens**2
+        dense = self.pass_s, self.token_s * prompt_tokens, self.pair_s * prompt_tokens**2
+        return dense if self.sparse is None else both(dense, self.sparse.prompt(prompt_tokens))
 
     def step_parts(self, batch: float, context_tokens: float) -> Parts:
         """Seconds of one decode step: weights read once, linear layers of the batch, reading the batch's KV.
@@ -54,7 +59,32 @@ class Prior:
         floor + W/(BW·MBU) + B·2·P/(peak·MFU) + B·ctx·kv/(BW·MBU): memory and compute are added, not overlapped;
         the sum is at most twice the maximum, and calibration takes the rest.
         """
-        return self.pass_s, batch * self.token_s, batch * context_tokens * self.context_token_s
+        if self.sparse is None:
+            return self.pass_s, batch * self.token_s, batch * context_tokens * self.context_token_s
+        seen = self.sparse.seen(context_tokens)
+        dense = self.pass_s, batch * self.token_s, batch * seen * self.context_token_s
+        return both(dense, self.sparse.step(batch, context_tokens))
+
+
+def both(dense: Parts, sparse: Parts) -> Parts:
+    """Part by part: reading weights, linear layers, attention."""
+    return dense[0] + sparse[0], dense[1] + sparse[1], dense[2] + sparse[2]
+
+
+def slowed(prior: Prior, factor: float) -> Prior:
+    """The same worker if everything took `factor` times as long; its memory stays."""
+    return weighed([(factor, prior)])
+
+
+def weighed(priors: Sequence[tuple[float, Prior]]) -> Prior:
+    """The weighed sum of all times; what is no time (room, windows, experts) is the first one's."""
+    sparse = [(weight, prior.sparse) for weight, prior in priors if prior.sparse]
+    return replace(_times(priors), sparse=_times(sparse) if sparse else None)
+
+
+def _times(weighted: Sequence[tuple[float, Costing]]) -> Costing:
+    names = [f.name for f in fields(weighted[0][1]) if f.name.endswith("_s")]
+    return replace(weighted[0][1], **{n: sum(weight * getattr(one, n) for weight, one in weighted) for n in names})
 
 
 def kv_bytes_per_token(model: ModelShape) -> int:
@@ -72,7 +102,7 @@ def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
     where = Deployment(config_of(model), hardware_of(device, model), precision_of(model), Parallelism(tensor=gpus))
     costs = costs_of(where)
     token_bytes = kv.token_bytes(where.model, where.precision.kv)
-    link = device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
+    link = device.measured_link or device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
     return Prior(
         pass_s=ENGINES["tandem"].step_s + costs.floor_s + costs.latency_s + costs.linear.read_s + costs.head.read_s,
         token_s=costs.linear.token_s + costs.activation_s + costs.message_s,
@@ -80,6 +110,7 @@ def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
         context_token_s=costs.context_s,
         transfer_token_s=token_bytes / link,
         kv_room_tokens=room_tokens(where),
+        sparse=sparse_of(costs),
     )
 
 
@@ -97,8 +128,11 @@ def precision_of(model: ModelShape) -> Precision:
 def config_of(model: ModelShape) -> ModelConfig:
     """The performance model's config: what attention and vocabulary leave of the parameters is dense MLPs.
 
-    Embeddings count once where two would be more than a quarter of the model: such small models tie them.
+    Embeddings count once where two would be more than a quarter of the model: such small models tie them. A shape that
+    carries its config is that config.
     """
+    if model.config is not None:
+        return model.config
     embedding = model.vocab * model.hidden_size
     tied = 2 * embedding > model.parameters / 4
     base = ModelConfig(

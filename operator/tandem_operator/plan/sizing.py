@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.calibrate import UNCALIBRATED
 from tandem_operator.plan.colocated import CHUNKS, Shared, predict_shared
 from tandem_operator.plan.facts import Objective
-from tandem_operator.plan.kinds import Kind, slowed
+from tandem_operator.plan.kinds import Kind
 from tandem_operator.plan.predict import Crew, Forecast, Model, Side, predict_tpot, predict_ttft, together
+from tandem_operator.plan.roofline import slowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

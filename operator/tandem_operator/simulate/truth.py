@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tandem_operator.plan.sparse import Sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,18 @@ class Truth:
         """One chunk of a prompt of which `before` tokens are in the cache: the pairs telescope to n² over a prompt."""
         pairs = tokens * (2 * before + tokens)
         return self.chunk_base_s + self.prompt_token_s * tokens + self.prompt_pair_s * pairs
+
+
+@dataclass(frozen=True, slots=True)
+class SparseTruth(Truth):
+    """The same for routed experts: a step reads the experts that its batch touches, and computes the chosen ones."""
+
+    sparse: Sparse = field(default_factory=Sparse)
+
+    def step_s(self, batch: int, context: int = 0) -> float:
+        """One decode step of `batch` requests that have `context` tokens together."""
+        experts = self.sparse.reading_s(batch) + self.sparse.computing_s(batch)
+        return self.step_base_s + self.step_slope_s * batch + self.step_context_s * context + experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ def _items(holder: Any, field: str) -> list[Object]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def _inner(holder: Object, field: str) -> Object:
+    value = holder.get(field)
+    return value if isinstance(value, dict) else {}
+
+
 def _of_volumes(volumes: list[Object]) -> Iterator[tuple[str, str]]:
     for volume in volumes:
         at = f"volumes[{volume.get('name', '')}]"
@@ -57,8 +62,8 @@ def _of_security(security: Object) -> Iterator[tuple[str, str]]:
     for field in ("privileged", "allowPrivilegeEscalation", "procMount", "windowsOptions"):
         if security.get(field):
             yield "Privileged", field
-    if (security.get("capabilities") or {}).get("add"):
+    if _inner(security, "capabilities").get("add"):
         yield "Privileged", "capabilities.add"
     for field in ("seccompProfile", "appArmorProfile"):
-        if (security.get(field) or {}).get("type") == "Unconfined":
+        if _inner(security, field).get("type") == "Unconfined":
             yield "Privileged", field

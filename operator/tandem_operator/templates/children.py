@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.constants import COMPONENT_ROUTER, HTTP_PORT, HTTPS_PORT, KV_PORT, LABEL_POOL, LABEL_REVISION
+from tandem_operator.api.constants import (
+    COMPONENT_ROUTER,
+    HTTP_PORT,
+    HTTPS_PORT,
+    KV_PORT,
+    LABEL_POOL,
+    LABEL_REVISION,
+    LABEL_ROLE,
+)
+from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
+from tandem_operator.templates.groups import group_of, nodes_of
+from tandem_operator.templates.merge import merged
+from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
     APPLIED,
     TEMPLATE,
     Owner,
+    digest_of,
     router_labels,
     router_selector,
     worker_labels,
     worker_selector,
 )
-from tandem_operator.templates.overlay import overlaid
+from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
+from tandem_operator.templates.placement import node_terms, router_defaults, tolerations, worker_defaults
 from tandem_operator.templates.render import render
 
 if TYPE_CHECKING:
@@ -28,7 +39,6 @@ if TYPE_CHECKING:
     from tandem_operator.api.catalogue import Accelerator
     from tandem_operator.api.spec import Spec
     from tandem_operator.api.spec_pool import Pool
-    from tandem_operator.api.spec_transfer import Transfer
 
 Object = dict[str, Any]
 ROUTER = COMPONENT_ROUTER
@@ -66,18 +76,16 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
     return [word for pair in own.items() for word in pair]
 
 
-def devices(transfer: Transfer, accelerator: Accelerator, gpus: int) -> dict[str, str]:
-    """Extended resources of a worker: its GPUs, and a slot of the RDMA device where the transfer asks for one."""
-    found = {accelerator.resource: str(gpus)} if accelerator.resource else {}
-    if transfer.rdma.mode == "SharedDevice" and transfer.rdma.resource:
-        found[transfer.rdma.resource] = str(transfer.rdma.count)
-    return found
-
-
 def pool_deployment(
     owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
 ) -> Object:
-    """A pool's Deployment, its overlay on it."""
+    """A pool's Deployment, its overlay on it; groups of pods where a replica spans nodes.
+
+    Raises TemplateRefusedError for what the operator does not allow.
+    """
+    weights = allowed_weights(spec, images)
+    nodes = nodes_of(spec, pool, accelerator)
+    ranks = pool.parallelism.gpus // nodes  # of one pod
     selector = worker_selector(owner.name, pool.name)
     deployment = render(
         "worker",
@@ -87,17 +95,49 @@ def pool_deployment(
         pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
         | {LABEL_REVISION: revision_of(spec, images)},
         service_account=owner.child(WORKER),
-        products=list(accelerator.products),
-        product_label=PRODUCT_LABEL,
-        gpu_resource=accelerator.resource,
+        node_terms=node_terms(accelerator, pool.hardware),
+        node_selector=dict(pool.hardware.node_selector),
+        tolerations=tolerations(accelerator, pool.hardware),
         image=spec.engine.image or images.worker,
-        program=program_of(spec, pool, spec.model.source, images.worker_threads),
+        program=program_of(spec, pool, weights.source, images.worker_threads),
+        weights=weights,
+        model_revision=spec.model.revision or "",
         resource=owner.name,
-        key_secret=owner.child(KEY_SECRET),
-        devices=devices(spec.transfer, accelerator, pool.parallelism.gpus),
-        rdma=spec.transfer.rdma.mode != "None",
+        key_secret=owner.child(KEY_SECRET) if spec.engine.name == "tandem" else "",
+        resources=rdma.resources(spec.transfer.rdma, accelerator, ranks),
+        claims=claims_of(owner, spec, pool, accelerator, ranks),
+        networks=rdma.networks(spec.transfer.rdma),
+        rdma=spec.transfer.rdma.mode,
+        shm_gibibytes=ranks,
     )
-    return with_digest(overlaid(deployment, pool.template, allowed=images.template_allow))
+    laid_below = merged(worker_defaults(owner.name), rdma.defaults(spec.transfer, accelerator, pool.template.resources))
+    made = with_digest(overlaid(deployment, pool.template, defaults=laid_below, allowed=images.template_allow))
+    return made if nodes == 1 else group_of(spec, made, nodes)
+
+
+def claims_of(owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, ranks: int) -> list[Object]:
+    """A pod's resource claims; none unless devices are claimed."""
+    if spec.transfer.rdma.mode != "DRA":
+        return []
+    template = rdma.claim_template(owner, pool, spec.transfer.rdma, accelerator)
+    return rdma.claims(template["metadata"]["name"], ranks)
+
+
+def claim_templates(owner: Owner, spec: Spec, accelerators: Mapping[str, Accelerator]) -> list[Object]:
+    """What the pools' ranks claim, a template for each pool; none unless devices are claimed."""
+    if spec.transfer.rdma.mode != "DRA":
+        return []
+    return [rdma.claim_template(owner, pool, spec.transfer.rdma, accelerators[pool.name]) for pool in spec.pools]
+
+
+def allowed_weights(spec: Spec, images: Images) -> Weights:
+    """What the model needs of a worker's pod; a node's own folder only where templates may have one, too."""
+    cache = spec.model.cache
+    if cache is not None and cache.host_path and "HostPath" not in images.template_allow:
+        raise TemplateRefusedError(
+            "spec.model.cache.hostPath needs HostPath, which this cluster's operator does not allow"
+        )
+    return weights_of(spec.model)
 
 
 def revision_of(spec: Spec, images: Images) -> str:
@@ -130,7 +170,9 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(deployment, spec.router.template, allowed=images.template_allow)
+    return overlaid(
+        deployment, spec.router.template, defaults=router_defaults(owner.name), allowed=images.template_allow
+    )
 
 
 def access(owner: Owner) -> list[Object]:
@@ -171,17 +213,38 @@ def services(owner: Owner, spec: Spec) -> list[Object]:
     ]
 
 
-def budgets(owner: Owner, spec: Spec) -> list[Object]:
-    """Disruption budgets: a node's drain takes one pod of each Deployment at a time."""
-    pools = [
+def budgets(owner: Owner, spec: Spec, roles: Mapping[str, int] | None = None) -> list[Object]:
+    """Disruption budgets: a node's drain takes one router, and one worker of a role, at a time.
+
+    By role and not by pool, since what a flipped worker does is missed where it does it; a pod may have one budget
+    alone. `roles`: workers that the target wants; by default what the pools begin with. A number, since a share would
+    be counted over whole Deployments. Where one worker has a role, a drain may take it: nodes have to be renewed.
+    """
+    counts = home_roles(spec) if roles is None else roles
+    workers = [
         render(
             "budget",
-            metadata=owner.metadata(pool.name, pool.name),
-            selector=worker_selector(owner.name, pool.name),
+            metadata=owner.metadata(f"role-{role}", WORKER),
+            selector=worker_selector(owner.name) | {LABEL_ROLE: role},
+            bound={"minAvailable": max(count - 1, 0)},
         )
-        for pool in spec.pools
+        for role, count in counts.items()
     ]
-    return [*pools, render("budget", metadata=owner.metadata(ROUTER, ROUTER), selector=router_selector(owner.name))]
+    router = render(
+        "budget",
+        metadata=owner.metadata(ROUTER, ROUTER),
+        selector=router_selector(owner.name),
+        bound={"maxUnavailable": 1},
+    )
+    return [*workers, router]
+
+
+def home_roles(spec: Spec) -> dict[str, int]:
+    """Workers by role as the pools begin."""
+    found: dict[str, int] = {}
+    for pool in spec.pools:
+        found[pool.role.lower()] = found.get(pool.role.lower(), 0) + pool.replicas.start
+    return found
 
 
 def transfer_key(owner: Owner, key: str) -> Object:
@@ -194,9 +257,7 @@ def pools_of(
 ) -> list[Object]:
     """All pools' Deployments, with these replicas."""
     return [
-        pool_deployment(
-            owner, spec, pool, accelerators[pool.hardware.accelerator], images=images, replicas=replicas[pool.name]
-        )
+        pool_deployment(owner, spec, pool, accelerators[pool.name], images=images, replicas=replicas[pool.name])
         for pool in spec.pools
     ]
 
@@ -206,8 +267,3 @@ def stamped(manifest: Object) -> Object:
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations", {}) | {APPLIED: digest_of(manifest)[:32]}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
-
-
-def digest_of(content: Any) -> str:
-    """Hexadecimal, the same for the same content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,3 +94,8 @@ def router_selector(resource: str) -> dict[str, str]:
 def router_labels(resource: str) -> dict[str, str]:
     """Labels of a router pod."""
     return common_labels(resource, ROUTER) | router_selector(resource)
+
+
+def digest_of(content: Any) -> str:
+    """Hexadecimal, the same for the same content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -15,6 +15,7 @@ from tandem_operator.api.catalogue import (
     to_data,
 )
 from tandem_operator.api.conditions import CONDITIONS, REASONS, is_known
+from tandem_operator.api.node_labels import COREWEAVE, EKS_AUTO, GKE, KARPENTER, TYPE
 
 NAMES = [
     "h100-sxm",
@@ -44,6 +45,7 @@ def test_entry_is_plausible(name):
     assert entry.link < entry.bandwidth
     assert entry.price_per_hour > 0
     assert (entry.resource == GPU) == bool(entry.products)
+    assert all(entry.labels.values()), "a key without a value would match no node"
     assert entry.scale_up < entry.bandwidth
     assert (entry.domain > 1) == (entry.scale_up > 0)
     assert entry.generation
@@ -64,10 +66,10 @@ def test_narrow_formats_are_faster(name, dtype, times_bf16):
 
 def test_an_entry_without_the_newer_fields_still_reads():
     fields = json.loads(to_data()["l4"])
-    for name in ("scale_up", "domain", "generation"):
+    for name in ("scale_up", "domain", "generation", "labels"):
         del fields[name]
     entry = from_data({"l4": json.dumps(fields)})["l4"]
-    assert (entry.scale_up, entry.domain, entry.generation) == (0.0, 1, "")
+    assert (entry.scale_up, entry.domain, entry.generation, entry.labels) == (0.0, 1, "", {})
 
 
 def test_h200_is_the_decode_device():
@@ -75,6 +77,17 @@ def test_h200_is_the_decode_device():
     assert h100.peak("bfloat16") == h200.peak("bfloat16")
     assert h200.bandwidth / h100.bandwidth == pytest.approx(1.43, abs=0.01)
     assert h100.peak("bfloat16") / h100.price_per_hour > h200.peak("bfloat16") / h200.price_per_hour
+
+
+def test_no_label_tells_two_entries_at_once():
+    told = [(key, value) for entry in CATALOGUE.values() for key, values in entry.labels.items() for value in values]
+    assert len(told) == len(set(told))
+    products = [product for entry in CATALOGUE.values() for product in entry.products]
+    assert len(products) == len(set(products))
+
+
+def test_every_cloud_finds_its_h200():
+    assert set(find("h200-sxm").labels) == {GKE, KARPENTER, EKS_AUTO, COREWEAVE, TYPE}
 
 
 def test_config_map_reads_back():

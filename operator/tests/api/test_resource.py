@@ -56,6 +56,7 @@ SGLANG = (
     ("spec.rebalance.roleFlips", False),
 )
 EIGHT = ("spec.rebalance.budget.gpus", 99)
+HUB = (("spec.model.source", "hf://meta-llama/Llama-3.1-70B"), ("spec.model.revision", "1605565"))
 MANY = [{**POOL, "name": f"p{i}"} for i in range(17)]
 TWINS = [{**POOL}, {**POOL}, SAMPLE["spec"]["pools"][1]]
 
@@ -64,9 +65,19 @@ GOOD = [
     case("colocated", *COLOCATED),
     case("the least that can be written", ("spec.engine", None), ("spec.transfer", None), ("spec.rebalance", None),
          ("spec.router", None), ("spec.mode", None), ("spec.slo.percentile", None), ("spec.pools.0.template", None)),
+    case("a hub's model", *HUB, ("spec.model.authSecretRef", {"name": "hub-token"}),
+         ("spec.model.cache", {"persistentVolumeClaim": "models"})),
+    case("a hub's model, on the nodes", *HUB, ("spec.model.cache", {"hostPath": "/var/cache/models"})),
+    case("a claim", ("spec.model.source", "pvc://models/llama/8b")),
     case("float32", ("spec.model.dtype", "float32")),
     case("no initial", ("spec.pools.1.replicas.initial", None)),
     case("no RDMA", ("spec.transfer.rdma", {"mode": "None"})),
+    *(case(f"RDMA by {fields['mode']}", ("spec.transfer.rdma", fields)) for fields in (
+        {"mode": "SRIOV", "networks": ["net/rdma-0"], "devices": ["mlx5_0:1"], "gidIndex": 3},
+        {"mode": "HostDevice", "networks": ["rdma-0"], "attachment": "GKE"},
+        {"mode": "HostDevice", "resource": "nvidia.com/hostdev", "count": 8},
+        {"mode": "DRA", "deviceClass": "mrdma.google.com"},
+        {"mode": "EFA", "count": 16})),
     case("RDMA required", ("spec.transfer.require", "RDMA")),
     case("flips off", ("spec.rebalance.roleFlips", False)),
     case("empty is unset", ("spec.transfer.rdma.networks", []), ("spec.router.template", {"volumes": [], "labels": {}})),
@@ -86,7 +97,12 @@ GOOD = [
         "imagePullSecrets": [{"name": "x"}], "volumes": [{"name": "x", "emptyDir": {}}],
         "volumeMounts": [{"name": "x", "mountPath": "/x"}], "containers": [{"name": "x", "image": "x"}],
         "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]})),
+    case("hardware in full", ("spec.pools.0.hardware", {
+        "accelerator": "mine", "teraflops": 500, "memoryGibibytes": 64, "memoryGigabytesPerSecond": 2000,
+        "linkGigabytesPerSecond": 25, "priceMillidollarsPerHour": 900, "resourceName": "amd.com/gpu",
+        "nodeSelector": {"example.com/card": "mine"}, "capacityType": "Spot"})),
     case("engine arguments", ("spec.engine.args", ["--max-batch", "32", "--chunk-tokens=128"])),
+    *(case(f"tandem over {name}", ("spec.transfer.backend", name)) for name in ("nixl", "mooncake")),
     case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
          ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
     case("sglang", *SGLANG, EIGHT, ("spec.pools.0.parallelism", {"tensor": 8})),
@@ -126,11 +142,20 @@ BAD = [
     bad("quote in the name", "spec.model.servedName", "", ("spec.model.servedName", 'a"} or up{b="')),
     bad("backslash in the source", "spec.model.source", "", ("spec.model.source", "file:///a\\b")),
     bad("model twice", "spec.engine.args", "follows from the resource", ("spec.engine.args", ["--model=file:///x"])),
+    bad("a hub's model by no revision", "spec.model.revision", "needs a revision", HUB[0]),
+    bad("a revision of a folder", "spec.model.revision", "needs a revision", HUB[1]),
+    bad("a hub's model without an owner", "spec.model.source", "", ("spec.model.source", "hf://llama"), HUB[1]),
+    bad("a cache for a folder", "spec.model.source", "hf:// sources alone", ("spec.model.cache", {"hostPath": "/x"})),
+    bad("a Secret for a claim", "spec.model.source", "hf:// sources alone", ("spec.model.source", "pvc://a/b"),
+        ("spec.model.authSecretRef", {"name": "hub-token"})),
+    bad("two caches", "spec.model.cache", "exactly one", *HUB,
+        ("spec.model.cache", {"hostPath": "/x", "persistentVolumeClaim": "models"})),
+    bad("no cache", "spec.model.cache", "exactly one", *HUB, ("spec.model.cache", {})),
     bad("one key of the connector", "spec.engine.args", "follows from the resource", *VLLM,
         ("spec.engine.args", ["--kv-transfer-config.kv_role", "kv_both"])),
     bad("vllm without an image", "spec.engine.image", "need the image", ("spec.engine.name", "vllm"), ("spec.transfer.backend", "nixl")),
     bad("vllm over tcp", "spec.transfer.backend", "vllm takes nixl", *VLLM, ("spec.transfer.backend", "tcp")),
-    bad("tandem over mooncake", "spec.transfer.backend", "cannot transfer", ("spec.transfer.backend", "mooncake")),
+    bad("tandem over shm", "spec.transfer.backend", "cannot transfer", ("spec.transfer.backend", "shm")),
     bad("sglang cannot flip", "spec.rebalance.roleFlips", "can change their role", *SGLANG, ("spec.rebalance.roleFlips", True)),
     bad("tandem in float16", "spec.model.dtype", "tandem takes bfloat16, float32", ("spec.model.dtype", "float16")),
     *(bad(f"tandem with {name}", "spec.pools", "lacks this kind", EIGHT, (f"spec.pools.0.parallelism.{name}", 2))
@@ -143,29 +168,18 @@ BAD = [
     bad("the operator's annotation", "spec.router.template", "operator's", ("spec.router.template.annotations", {"tandem.dev/role": "both"})),
     bad("no quantity", "spec.pools[0].template.resources.limits", "", ("spec.pools.0.template.resources.limits.cpu", "much")),
     bad("toleration of nothing", "spec.router.template.tolerations[0].operator", "needs operator Exists", ("spec.router.template.tolerations", [{"value": "x"}])),
+    *(bad(f"{mode} without a device", "spec.transfer.rdma.networks", "need a resource, or networks", ("spec.transfer.rdma", {"mode": mode}))
+      for mode in ("SRIOV", "HostDevice")),
+    bad("DRA without a class", "spec.transfer.rdma.deviceClass", "required with mode DRA", ("spec.transfer.rdma", {"mode": "DRA"})),
+    bad("a class without DRA", "spec.transfer.rdma.deviceClass", "required with mode DRA", ("spec.transfer.rdma.deviceClass", "a")),
+    bad("DRA with a resource", "spec.transfer.rdma.resource", "no meaning", ("spec.transfer.rdma", {"mode": "DRA", "deviceClass": "a", "resource": "a.b/c"})),
+    bad("EFA with devices", "spec.transfer.rdma.devices", "no meaning", ("spec.transfer.rdma", {"mode": "EFA", "devices": ["a"]})),
     bad("RDMA without resource", "spec.transfer.rdma.resource", "resource is required", ("spec.transfer.rdma", {"mode": "SharedDevice"})),
     bad("resource without RDMA", "spec.transfer.rdma.resource", "no meaning", ("spec.transfer.rdma.mode", "None")),
 ]  # fmt: skip
 
 REFUSED = [
-    ("spec.model.source", "hf://meta-llama/Llama-3.1-70B", "hf://meta-llama/Llama-3.1-70B"),
-    ("spec.model.source", "pvc://models/llama", "pvc://models/llama"),
-    ("spec.model.revision", "1605565", "this"),
-    ("spec.model.authSecretRef", {"name": "hub-token"}, "this"),
-    ("spec.model.cache", {"persistentVolumeClaim": "models"}, "this"),
     ("spec.mode", "Auto", "Auto"),
-    *((f"spec.pools.0.hardware.{name}", 1, "this") for name in (
-        "teraflops", "memoryGibibytes", "memoryGigabytesPerSecond", "linkGigabytesPerSecond", "priceMillidollarsPerHour")),
-    ("spec.pools.0.hardware.resourceName", "amd.com/gpu", "this"),
-    ("spec.pools.0.hardware.nodeSelector", {"a": "b"}, "this"),
-    *(("spec.transfer.rdma.mode", mode, mode) for mode in ("SRIOV", "HostDevice", "DRA", "EFA")),
-    ("spec.transfer.rdma.devices", ["mlx5_0:1"], "this"),
-    ("spec.transfer.rdma.gidIndex", 0, "this"),
-    ("spec.transfer.rdma.networks", ["rdma-net"], "this"),
-    *((f"spec.rebalance.behavior.{way}.selectPolicy", "Min", "Min") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"type": "Percent", "value": 5}], "Percent") for way in ("scaleUp", "scaleDown")),
-    *((f"spec.rebalance.behavior.{way}.policies", [{"value": 5, "periodSeconds": 60}], "this") for way in ("scaleUp", "scaleDown")),
-    ("spec.priority", 1, "this"),
 ]  # fmt: skip
 
 

@@ -43,6 +43,7 @@ def test_wire_form():
             "reason": "TTFTAboveTarget",
             "message": "prefill 1→2",
             "alternatives": [],
+            "changes": [],
             "at": "2026-03-01T12:00:00Z",
         },
         "conditions": [

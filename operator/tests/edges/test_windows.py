@@ -8,7 +8,7 @@ import pytest
 
 from tandem_operator.edges.errors import PrometheusError
 from tandem_operator.edges.prometheus import Facts, parse
-from tandem_operator.edges.windows import metrics_verdict, model_of, window_of
+from tandem_operator.edges.windows import bandwidth_of, metrics_verdict, model_of, window_of
 from tandem_operator.plan.facts import Answer, Slo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,3 +114,40 @@ def test_what_is_no_vector_is_refused(answer):
 def test_no_facts_no_model():
     assert model_of(Facts()) is None
     assert model_of(Facts(model={"layers": "x"})) is None
+
+
+TWO_POOLS = [
+    line("up", 3),
+    line("prefill_busy", 0.5, role="prefill", pool="fast"),
+    line("prefill_busy", 0.2, role="prefill", pool="slow"),
+    line("prefill_tokens", 900, role="prefill", pool="fast"),
+    line("decode_busy", 0.7, role="decode", pool="decode"),
+]
+
+
+def test_pools_of_one_role_are_told_apart_and_added_up():
+    window = window_of(facts(TWO_POOLS), SLO, NOW, 20)
+    assert window.prefill.busy == pytest.approx(0.7)
+    assert {name: use.busy for name, use in window.prefill_of.items()} == {"fast": 0.5, "slow": 0.2}
+    assert (window.prefill_of["fast"].tokens_rate, window.prefill_of["slow"].tokens_rate) == (900, None)
+    assert window.decode_of == {}, "one pool has the role: the sum says all"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "squares", "expected"),
+    [
+        pytest.param(2, 200, 20_000, 0.0, id="all alike"),
+        pytest.param(2, 200, 60_000, 2.0, id="as uneven as can be told"),
+        pytest.param(0.5, 50, 5000, None, id="ten prompts in the window are too few"),
+        pytest.param(2, 0, 0, None, id="no tokens"),
+    ],
+)
+def test_how_much_prompts_vary(prompts, tokens, squares, expected):
+    lines = [line("prompts", prompts), line("prompt_tokens", tokens), line("prompt_squares", squares)]
+    assert window_of(facts(lines), SLO, NOW, 20).prompt_cv2 == expected
+
+
+@pytest.mark.parametrize(("measured", "expected"), [(1.2345e9, 1.2e9), (None, None)])
+def test_the_bandwidth_in_two_digits(measured, expected):
+    lines = [line("up", 1), *([line("bandwidth", measured)] if measured else [])]
+    assert bandwidth_of(facts(lines)) == expected

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tandem_operator.api.conditions import is_known
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.fleet import Fleet
@@ -23,6 +24,14 @@ from tandem_operator.loop.world import World
 KIND = "DisaggregatedInference"
 REF = Ref("serving", "chat")
 CREATED = "2026-01-01T00:00:00Z"
+READY = "2026-01-01T00:03:20Z"
+
+
+def led(groups):
+    """Groups as the Deployment of their leaders."""
+    template = groups["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    spec = {"replicas": groups["spec"]["replicas"], "template": template, "selector": {"matchLabels": {}}}
+    return {"metadata": groups["metadata"], "spec": spec}
 
 
 class CrashedError(Exception):
@@ -34,6 +43,19 @@ def merged(old, new):
     if not isinstance(old, dict) or not isinstance(new, dict):
         return copy.deepcopy(new)
     return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+
+
+def check_conditions(status, generation):
+    """What holds for every status at every moment: GitOps tools can read it, and each reason is documented."""
+    found = {c["type"]: c for c in status["conditions"]}
+    assert "Ready" in found, "an object without Ready counts as done"
+    assert not {"Reconciling", "Stalled"} <= set(found), "in progress or failed, never both"
+    assert found["Ready"]["status"] != "Unknown" or {"Reconciling", "Stalled"} & set(found), "not known for no reason"
+    assert status["observedGeneration"] <= generation
+    for condition in found.values():
+        known = (condition["type"], condition["status"], condition["reason"])
+        assert is_known(*known), f"{known} is not in docs/reference/conditions.md"
+        assert condition["observedGeneration"] == status["observedGeneration"]
 
 
 @dataclass
@@ -120,6 +142,7 @@ class Api:
     async def write_status(self, resource, status):
         key = (KIND, resource["metadata"]["namespace"], resource["metadata"]["name"])
         live = self.items[key]
+        check_conditions(status, live["metadata"]["generation"])
         found = self.store(KIND, {**live, "status": copy.deepcopy(status)})
         self.wrote("status", *key)
         return found
@@ -136,7 +159,7 @@ class Api:
 
     def settle(self, ready=True):
         """Deployments get their pods, pods become ready; what nobody owns goes."""
-        for deployment in self.of("Deployment"):
+        for deployment in [*self.of("Deployment"), *map(led, self.of("LeaderWorkerSet"))]:
             name, selector = deployment["metadata"]["name"], deployment["spec"]["selector"]["matchLabels"]
             pods = [p for p in self.of("Pod") if p["metadata"]["name"].startswith(f"{name}-")]
             pods.sort(
@@ -165,11 +188,18 @@ class Api:
                         },
                     },
                 )
+        for job in self.of("Job"):
+            if ready and "status" not in job:
+                self.store("Job", job | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}})
         for pod in self.of("Pod"):
             if ready and "status" not in pod:
-                pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+                pod["status"] = {
+                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": READY}],
+                    "phase": "Running",
+                }
                 self.store("Pod", pod)
-            if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in self.of("Deployment")):
+            owners = [*self.of("Deployment"), *self.of("LeaderWorkerSet")]
+            if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in owners):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
 
     def roll_one(self, deployment, pods):

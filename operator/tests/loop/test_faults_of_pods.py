@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from tandem_operator.loop.faults import lacks_config, scheduling_fault, stalling_fault
+from tandem_operator.loop.faults import may_lack_key, scheduling_fault, stalling_fault
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def pod(pod_name="w-1", deleting=False, conditions=(), **container):
@@ -76,6 +80,22 @@ def test_scheduling_fault(found, words):
         assert words in fault.message
 
 
-def test_lacks_config():
-    assert lacks_config([pod(**waiting("CreateContainerConfigError"))])
-    assert not lacks_config([pod(**waiting("ContainerCreating"))])
+def scheduled(seconds_ago, **others):
+    since = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    found = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]
+    return pod(conditions=found + [{"type": kind, "status": status} for kind, status in others.items()])
+
+
+@pytest.mark.parametrize(
+    ("found", "lacks"),
+    [
+        pytest.param(scheduled(60), True, id="its volumes do not come up"),
+        pytest.param(scheduled(60, PodReadyToStartContainers="False"), True, id="and it says so"),
+        pytest.param(scheduled(5), False, id="it has only just got its node"),
+        pytest.param(scheduled(60, PodReadyToStartContainers="True"), False, id="its image is being pulled"),
+        pytest.param(scheduled(60, Ready="True"), False, id="it serves"),
+        pytest.param(pod(), False, id="it has no node"),
+    ],
+)
+def test_may_lack_key(found, lacks):
+    assert may_lack_key([found], NOW) is lacks

@@ -91,3 +91,80 @@ async def test_a_refused_template_stalls_and_changes_nothing(api, start, edit):
     assert pod_of(api, "chat-prefill") == before
     edit(lambda spec: spec["pools"][0].pop("template"))
     await converge(api, world)
+
+
+HARDWARE = [
+    ("resourceName", "example.com/gpu", "example.com/gpu"),
+    ("nodeSelector", {"card": "mine"}, "'nodeSelector': {'card': 'mine'}"),
+    ("capacityType", "OnDemand", "gke-spot"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "words"), HARDWARE, ids=[row[0] for row in HARDWARE])
+async def test_a_hardware_field_is_set_and_unset(api, start, edit, field, value, words):
+    world = await start()
+    await converge(api, world)
+    before = pod_of(api, "chat-prefill")
+    edit(lambda spec: spec["pools"][0]["hardware"].update({field: value}))
+    await converge(api, world)
+    assert words in str(pod_of(api, "chat-prefill"))
+    assert pod_of(api, "chat-prefill") != before
+    edit(lambda spec: spec["pools"][0]["hardware"].pop(field))
+    await converge(api, world)
+    assert pod_of(api, "chat-prefill") == before
+
+
+async def test_an_accelerator_that_the_catalogue_lacks_needs_all_its_figures(api, start, edit):
+    figures = ("teraflops", "memoryGibibytes", "memoryGigabytesPerSecond", "linkGigabytesPerSecond")
+    edit(lambda spec: spec["pools"][0].update(hardware={"accelerator": "mine", "teraflops": 100}))
+    world = await start()
+    outcome = await reconcile(world, REF)
+    assert isinstance(outcome, Stalled)
+    assert outcome.reason == "UnknownAccelerator"
+    edit(lambda spec: spec["pools"][0].update(hardware={"accelerator": "mine", **dict.fromkeys(figures, 100)}))
+    await converge(api, world)
+    assert "resources" not in pod_of(api, "chat-prefill")["spec"]["containers"][0]
+
+
+SHARED = {"mode": "SharedDevice", "resource": "rdma/ib"}
+RDMA = [
+    pytest.param(SHARED, "'rdma/ib': '1'", id="shared"),
+    pytest.param(SHARED | {"count": 2}, "'rdma/ib': '2'", id="count"),
+    pytest.param(SHARED | {"devices": ["mlx5_0:1"]}, "mlx5_0:1", id="devices"),
+    pytest.param(SHARED | {"gidIndex": 3}, "UCX_IB_GID_INDEX", id="gidIndex"),
+    pytest.param(SHARED | {"networks": ["net"]}, "k8s.v1.cni.cncf.io/networks", id="networks"),
+    pytest.param(
+        {"mode": "HostDevice", "networks": ["net"], "attachment": "GKE"},
+        "networking.gke.io/interfaces",
+        id="attachment",
+    ),
+    pytest.param({"mode": "SRIOV", "resource": "a.b/vf"}, "'a.b/vf': '1'", id="SRIOV"),
+    pytest.param({"mode": "EFA"}, "vpc.amazonaws.com/efa", id="EFA"),
+    pytest.param({"mode": "DRA", "deviceClass": "nic"}, "resourceClaims", id="DRA"),
+]
+
+
+@pytest.mark.parametrize(("rdma", "words"), RDMA)
+async def test_rdma_is_set_and_unset(api, start, edit, rdma, words):
+    world = await start()
+    await converge(api, world)
+    before, kinds = pod_of(api, "chat-decode"), {key[0] for key in api.items}
+    edit(lambda spec: spec.update(transfer={"rdma": rdma}))
+    await converge(api, world)
+    assert words in str(pod_of(api, "chat-decode"))
+    edit(lambda spec: spec.pop("transfer"))
+    await converge(api, world)
+    assert pod_of(api, "chat-decode") == before
+    assert {key[0] for key in api.items} == kinds, "no claim template is left"
+
+
+async def test_claims_on_a_cluster_without_their_api_stall(api, start, edit):
+    api.unserved.add("ResourceClaimTemplate")
+    world = await start()
+    edit(lambda spec: spec.update(transfer={"rdma": {"mode": "DRA", "deviceClass": "nic"}}))
+    await fill_cache(world)
+    outcome = await reconcile(world, REF)
+    assert isinstance(outcome, Stalled)
+    assert outcome.reason == "DRAMissing"
+    edit(lambda spec: spec.pop("transfer"))
+    await converge(api, world)

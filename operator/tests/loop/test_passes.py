@@ -242,7 +242,7 @@ async def test_a_pool_that_is_taken_out_is_pruned(api, start, edit):
     await fill_cache(world)
     await converge(api, world)
     assert "chat-more" not in replicas(api)
-    assert api.find("PodDisruptionBudget", "chat-more") is None
+    assert api.find("Deployment", "chat-more") is None
 
 
 async def test_a_foreign_object_is_never_taken(api, start):
@@ -326,3 +326,15 @@ async def test_a_resource_that_is_going_is_left_alone(api, start):
     api.find(KIND, "chat")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert isinstance(await reconcile(await start(), REF), Done)
     assert api.writes == []
+
+
+async def test_disruption_budgets_follow_the_roles(api, start):
+    world = await start()
+    await converge(api, world)
+    kept = {b["metadata"]["name"]: b["spec"].get("minAvailable") for b in api.of("PodDisruptionBudget")}
+    assert kept == {"chat-role-prefill": 0, "chat-role-decode": 1, "chat-router": None}
+    aim(api, {"prefill": 1, "decode": 3}, 3, 1)
+    await fill_cache(world)
+    await converge(api, world)
+    kept = {b["metadata"]["name"]: b["spec"].get("minAvailable") for b in api.of("PodDisruptionBudget")}
+    assert kept == {"chat-role-prefill": 2, "chat-role-decode": 0, "chat-router": None}

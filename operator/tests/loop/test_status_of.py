@@ -199,3 +199,17 @@ def test_events_between(old, new, reasons):
 
 def test_the_order_of_conditions_is_the_apis():
     assert [kind.name for kind in known.CONDITIONS][:3] == ["Ready", "Reconciling", "Stalled"]
+
+
+def test_what_was_decided_for_pools_is_on_record_for_half_an_hour():
+    grown, back = Target({"p": 3, "d": 2}, 3, 2), Target({"p": 1, "d": 3}, 1, 3)
+    first = decision_status(recorded(), Plan(grown, decided(Action.SCALE, "TargetsMissed", grown)), NOW)
+    assert [(c.pool, c.workers) for c in first.changes] == [("p", 2)]
+    held = decision_status(first, Plan(grown, decided(target=grown)), LATER)
+    assert held.changes == first.changes, "a hold forgets nothing"
+    then = decision_status(held, Plan(back, decided(Action.SCALE, "TargetsMissed", back)), LATER)
+    assert [(c.pool, c.workers, c.at) for c in then.changes] == [("p", 2, NOW), ("p", -2, LATER), ("d", 1, LATER)]
+    late = NOW + timedelta(minutes=31)
+    last = decision_status(then, Plan(grown, decided(Action.SCALE, "TargetsMissed", grown)), late)
+    assert NOW not in {c.at for c in last.changes}
+    assert LATER in {c.at for c in last.changes}

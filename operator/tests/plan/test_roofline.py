@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tandem_operator.plan.roofline import kv_bytes_per_token, prior_of
@@ -36,3 +38,9 @@ def test_more_gpus_compute_faster():
 
 def test_a_model_that_does_not_fit_has_no_room():
     assert prior_of(H100, 1, LLAMA_70B).kv_room_tokens == 0
+
+
+def test_a_measured_link_stands_for_the_data_sheets():
+    measured = replace(H100, measured_link=2e9)
+    assert prior_of(measured, 8, LLAMA_70B).transfer_token_s == pytest.approx(327_680 / 2e9)
+    assert prior_of(measured, 8, LLAMA_70B).token_s == prior_of(H100, 8, LLAMA_70B).token_s, "it computes as before"

@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tandem_operator.templates.names import Owner
 from tandem_operator.templates.render import render
@@ -47,7 +48,9 @@ def spec(**changed):
 
 
 def everything(found):
-    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {pool.name: 2 for pool in found.pools})
+    pools = children.pools_of(
+        OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {pool.name: 2 for pool in found.pools}
+    )
     router = children.router_deployment(OWNER, found, IMAGES)
     key = children.transfer_key(OWNER, "ab" * 32)
     return [
@@ -61,7 +64,9 @@ def everything(found):
 
 
 def worker(found, pool=0):
-    return children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})[pool]
+    return children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})[
+        pool
+    ]
 
 
 def container(deployment):
@@ -79,8 +84,8 @@ def test_names_and_kinds():
         ("Deployment", "chat-prefill"),
         ("Deployment", "chat-decode"),
         ("Deployment", "chat-router"),
-        ("PodDisruptionBudget", "chat-prefill"),
-        ("PodDisruptionBudget", "chat-decode"),
+        ("PodDisruptionBudget", "chat-role-prefill"),
+        ("PodDisruptionBudget", "chat-role-decode"),
         ("PodDisruptionBudget", "chat-router"),
         ("Secret", "chat-transfer-key"),
     }
@@ -96,8 +101,11 @@ def test_every_child_is_labelled_and_owned(manifest):
     assert metadata["namespace"] == "serving"
 
 
-def test_the_role_is_on_the_pod_and_in_no_selector():
+def test_the_role_is_on_the_pod_and_in_no_selector_that_owns_it():
+    """A disruption budget owns nothing: a pod that flips leaves one and comes into the other."""
     for manifest in everything(spec()):
+        if manifest["kind"] == "PodDisruptionBudget":
+            continue
         selector = manifest.get("spec", {}).get("selector", {})
         assert "tandem.dev/role" not in selector.get("matchLabels", selector)
     assert worker(spec())["spec"]["template"]["metadata"]["labels"]["tandem.dev/role"] == "prefill"
@@ -128,7 +136,9 @@ def test_a_workers_command_is_as_the_borders_say():
         "8",
     ]
     threads = children.Images("w", "r", worker_threads=1)
-    (pool, _) = children.pools_of(OWNER, spec(), CATALOGUE, threads, {"prefill": 1, "decode": 1})
+    (pool, _) = children.pools_of(
+        OWNER, spec(), accelerators_of(spec(), CATALOGUE), threads, {"prefill": 1, "decode": 1}
+    )
     assert "--threads 1" in " ".join(container(pool)["args"])
 
 
@@ -157,8 +167,9 @@ def test_devices(transfer, devices, capabilities):
 
 def test_a_gpu_worker_asks_for_its_product_and_tolerates_its_taint():
     pod = worker(spec(), 1)["spec"]["template"]["spec"]
-    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term["matchExpressions"] == [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}
+    assert terms[0] == {"matchExpressions": [product]}
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
@@ -166,7 +177,7 @@ def test_a_cpu_worker_asks_for_no_device():
     pools = copy.deepcopy(BODY["spec"]["pools"])
     pools[0]["hardware"] = {"accelerator": "cpu"}
     pod = worker(spec(pools=pools))["spec"]["template"]["spec"]
-    assert "affinity" not in pod
+    assert "nodeAffinity" not in pod["affinity"]
     assert "tolerations" not in pod
     assert "resources" not in pod["containers"][0]
 
@@ -223,3 +234,23 @@ def test_the_stamp_follows_every_change():
     pools[0]["template"] = template
     assert stamp(spec()) == stamp(spec())
     assert stamp(spec()) != stamp(spec(pools=pools))
+
+
+@pytest.mark.parametrize(
+    ("roles", "kept"),
+    [
+        pytest.param(None, {"prefill": 0, "decode": 0, None: None}, id="as the pools begin: one of each"),
+        pytest.param({"prefill": 3, "decode": 1}, {"prefill": 2, "decode": 0, None: None}, id="by the target's roles"),
+        pytest.param({"both": 4}, {"both": 3, None: None}, id="colocated"),
+    ],
+)
+def test_a_drain_takes_one_worker_of_a_role(roles, kept):
+    found = children.budgets(OWNER, spec(), roles)
+    by_role = {b["spec"]["selector"]["matchLabels"].get("tandem.dev/role"): b["spec"] for b in found}
+    assert {role: budget.get("minAvailable") for role, budget in by_role.items()} == kept
+    assert by_role[None]["maxUnavailable"] == 1, "the router's"
+    assert all(budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow" for budget in by_role.values())
+    pods = [budget["selector"]["matchLabels"] for budget in by_role.values()]
+    assert len({str(sorted(labels.items())) for labels in pods}) == len(pods), (
+        "the eviction API allows a pod one budget"
+    )

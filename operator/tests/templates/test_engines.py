@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
+from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
 from tests.templates.test_children import BODY, IMAGES, OWNER, container
 
@@ -18,19 +19,20 @@ SGLANG = (
     "--context-length 2048 --host $(POD_IP) --port 8000 --enable-metrics"
 )
 KV = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"}'
-SPREAD = {"tensor": 4, "pipeline": 2, "data": 2, "expert": 8}
+SPREAD = {"tensor": 2, "pipeline": 2, "data": 2, "expert": 4}
 
 
 def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
     """The container of a pool's worker under an engine."""
     spec = copy.deepcopy(BODY["spec"])
-    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": {"devices": list(devices)}}}
+    rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
+    spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
     spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
     if mode == "Colocated":
         spec["pools"] = [{**spec["pools"][0], "role": "Both"}]
     found = read({**BODY, "spec": spec}).spec
-    pools = children.pools_of(OWNER, found, CATALOGUE, IMAGES, {p.name: 1 for p in found.pools})
+    pools = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})
     return container(pools[pool])
 
 
@@ -41,7 +43,7 @@ def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggrega
         pytest.param(worker("vllm", pool=1), f"{VLLM} --max-num-seqs 256 {KV}", id="vllm decode: alike, it flips"),
         pytest.param(
             worker("vllm", parallelism=SPREAD),
-            f"{VLLM} --tensor-parallel-size 4 --pipeline-parallel-size 2 --data-parallel-size 2 "
+            f"{VLLM} --tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 "
             f"--enable-expert-parallel --max-num-seqs 256 {KV}",
             id="vllm spread",
         ),
@@ -58,7 +60,7 @@ def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggrega
         ),
         pytest.param(
             worker("sglang", pool=1, backend="mooncake", parallelism=SPREAD),
-            f"{SGLANG} --tp-size 8 --pp-size 2 --dp-size 2 --enable-dp-attention --ep-size 8 "
+            f"{SGLANG} --tp-size 4 --pp-size 2 --dp-size 2 --enable-dp-attention --ep-size 4 "
             "--max-running-requests 256 --disaggregation-mode decode --disaggregation-transfer-backend mooncake "
             "--disaggregation-bootstrap-port 8998",
             id="sglang decode, spread",
@@ -92,8 +94,17 @@ def test_ports_probes_and_environment(made, port, ready, env):
     assert found.index("POD_IP") < found.index("HOME"), "a variable may refer to an earlier one alone"
 
 
+def test_the_transfer_key_is_a_file_of_a_tandem_workers_alone():
+    made = worker("tandem", backend="tcp")
+    names = [variable["name"] for variable in made["env"]]
+    assert "TANDEM_TRANSFER_KEY_FILE" in names
+    assert "TANDEM_TRANSFER_KEY" not in names
+    assert {"name": "transfer-key", "mountPath": "/etc/tandem/transfer", "readOnly": True} in made["volumeMounts"]
+    assert "transfer-key" not in str(worker("vllm"))
+
+
 def test_a_workers_gpus_are_the_product_of_its_ranks():
-    assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "16"}
+    assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "8"}
 
 
 def test_the_connector_is_json():

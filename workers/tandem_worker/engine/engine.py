@@ -38,8 +38,6 @@ from tandem_worker.engine.store import KvStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
     from tandem_worker.engine.grammar import Grammars
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.scheduler import StepPlan
@@ -174,13 +172,24 @@ class Engine:
         with self._lock:
             return self._pool.match(chain)
 
-    def write_pages(self, id: str, first_page: int, pages: Tensor) -> None:
-        """Fill reserved pages, [n, layers, 2, page_tokens, kv_heads, head_dim]; twice is harmless.
+    @property
+    def memory(self) -> memoryview:
+        """All KV pages, for a transfer backend that must know them beforehand."""
+        return self._store.raw
 
-        Raises ReservationError: ended, out of range, or another shape or dtype. Then nothing was written.
+    def open_pages(self, id: str, first_page: int, count: int) -> list[memoryview]:
+        """The memory of reserved pages, to be filled with [n, layers, 2, page_tokens, kv_heads, head_dim] as it lies.
+
+        Good until the reservation ends; whoever ends it must know that nobody fills them any more, or quarantine it.
+        Raises ReservationError: ended, or out of range.
         """
         with self._lock:
-            self._reservations.write(id, first_page, pages)
+            return self._reservations.open_pages(id, first_page, count)
+
+    def pages_written(self, id: str, first_page: int, count: int) -> None:
+        """These pages are filled; twice is harmless. Raises ReservationError: ended, or out of range."""
+        with self._lock:
+            self._reservations.pages_written(id, first_page, count)
 
     def commit(self, id: str, first: Token, on_token: Callable[[Token], None]) -> None:
         """The pages are all there: decode on after `first`, which the caller has emitted.

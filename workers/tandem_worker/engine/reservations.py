@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 from tandem_worker.engine.request import Reservation, ReservationError, Sampling, Shortage
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tandem_worker.engine.pages import Claim, Digest, PagePool
     from tandem_worker.engine.store import KvStore
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An open reservation; `written` are page numbers of the prompt (0 = its first page)."""
+    """An open reservation; `touched` and `written` are page numbers of the prompt (0 = its first page)."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
     chain: tuple[Digest, ...]
     claim: Claim
+    touched: set[int] = field(default_factory=set)  # somebody was shown their memory
     written: set[int] = field(default_factory=set)
 
 
@@ -53,19 +52,29 @@ class Reservations:
         self._held[key] = Held(prompt, sampling, chain, claim)
         return Reservation(key, claim.shared, len(claim.pages))
 
-    def write(self, key: str, first_page: int, content: Tensor) -> None:
-        """Fill reserved pages. Raises ReservationError when it has ended or the pages are not its own."""
+    def open_pages(self, key: str, first_page: int, count: int) -> list[memoryview]:
+        """The memory of reserved pages. Raises ReservationError when it has ended or the pages are not its own."""
+        held, pages = self._own(key, first_page, count)
+        held.touched.update(pages)
+        return self._store.memory(held.claim.pages[pages.start : pages.stop])
+
+    def pages_written(self, key: str, first_page: int, count: int) -> None:
+        """They are filled. Raises as `open_pages`."""
+        held, pages = self._own(key, first_page, count)
+        if pages.stop == len(held.claim.pages):
+            rows = len(held.prompt) - (pages.stop - 1) * self._pool.page_tokens
+            self._store.blank(held.claim.pages[-1], rows)
+        held.written.update(pages)
+
+    def _own(self, key: str, first_page: int, count: int) -> tuple[Held, range]:
         held = self.find(key)
-        end = first_page + content.shape[0]
+        end = first_page + count
         if not held.claim.shared <= first_page < end <= len(held.claim.pages):
             raise ReservationError(
                 f"pages {first_page} to {end - 1} were offered for {key!r}, which takes "
                 f"{held.claim.shared} to {len(held.claim.pages) - 1}"
             )
-        is_last = end == len(held.claim.pages)
-        rows = len(held.prompt) - (end - 1) * self._pool.page_tokens if is_last else self._pool.page_tokens
-        self._store.write(held.claim.pages[first_page:end], content, rows)
-        held.written.update(range(first_page, end))
+        return held, range(first_page, end)
 
     def take(self, key: str) -> Held:
         """End a reservation whose pages are all there; the caller owns them now. Raises ReservationError."""
@@ -79,7 +88,7 @@ class Reservations:
         """Give the pages back; nothing happens when it has ended already."""
         if (held := self._held.pop(key, None)) is not None:
             # What has come of an unfinished prompt may hold anything, NaN too.
-            self._store.clear([held.claim.pages[at] for at in held.written])
+            self._store.clear([held.claim.pages[at] for at in held.touched])
             self._pool.release(held.claim.pages)
 
     def quarantine(self, key: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError, ReservationError
+from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,22 +41,29 @@ class KvStore:
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
         self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
+        self._page_bytes = page_bytes
+        # numpy has no bfloat16: the same memory, seen as bytes.
+        self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
 
     def read(self, pages: Sequence[int]) -> Tensor:
         """A contiguous copy of the pages; an ordinary tensor, which its owner may change."""
         with torch.inference_mode(mode=False):
             return self.tensor.index_select(0, torch.tensor(pages))
 
-    def write(self, pages: Sequence[int], content: Tensor, rows: int) -> None:
-        """Fill pages; of the last one only `rows` rows count. Raises ReservationError for another shape or dtype."""
-        if tuple(content.shape) != (len(pages), *self.page_shape) or content.dtype != self.tensor.dtype:
-            raise ReservationError(
-                f"{content.dtype} pages of shape {list(content.shape)} were offered where {self.tensor.dtype} of "
-                f"{[len(pages), *self.page_shape]} belong; the sender's model differs"
-            )
+    def memory(self, pages: Sequence[int]) -> list[memoryview]:
+        """The pages' bytes themselves, in their order; neighbours are one piece."""
+        runs: list[list[int]] = []
+        for page in pages:
+            if runs and runs[-1][1] == page:
+                runs[-1][1] = page + 1
+            else:
+                runs.append([page, page + 1])
+        return [self.raw[start * self._page_bytes : end * self._page_bytes] for start, end in runs]
+
+    def blank(self, page: int, rows: int) -> None:
+        """Zero what lies behind the first `rows` rows: what a sender left behind its prompt may be anything."""
         with torch.inference_mode():
-            self.tensor.index_copy_(0, torch.tensor(pages), content)
-            self.tensor[pages[-1], :, :, rows:] = 0  # what the sender left behind its prompt may be anything
+            self.tensor[page, :, :, rows:] = 0
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero pages whose contents may be no numbers, before somebody else gets them."""

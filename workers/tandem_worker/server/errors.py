@@ -11,7 +11,7 @@ import msgspec
 from tandem_worker.engine.request import EngineError, InvalidRequestError, PromptTooLongError, QueueFullError
 
 if TYPE_CHECKING:
-    from tandem_worker.transfer.decode_side import Failure
+    from tandem_worker.transfer.pull import Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tandem_worker.server.errors import Problem, bad_pair, problem_of
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Token
-    from tandem_worker.transfer.decode_side import Failure
+    from tandem_worker.transfer.pull import Failure
 
 
 class JobFailedError(Exception):

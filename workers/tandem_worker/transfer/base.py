@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     from torch import Tensor
 
+    from tandem_worker.transfer.slots import Flying
     from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Lend, Message
 
 
@@ -61,7 +65,16 @@ class Owner(Protocol):
     """Who hears what comes in on a connection."""
 
     def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
-        """One frame; `body` is valid during the call only. Raises WireError to end the connection."""
+        """Any frame but one of pages; `body` is valid during the call only. Raises WireError to end the connection."""
+
+    def place(self, channel: Channel, chunk: Chunk) -> Sequence[memoryview] | None:
+        """Where these pages belong: written until `landed` or the connection's end at most. None: nowhere, drop them.
+
+        Raises WireError to end the connection.
+        """
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """The pages lie where they belong."""
 
     def on_sent(self, channel: Channel, generation: Generation) -> None:
         """A transfer's last word has left, and the peer has taken all of its pages."""
@@ -77,7 +90,7 @@ class Meter:
         """Pages were handed to the connection."""
 
     def received(self, byte_count: int) -> None:
-        """Pages were copied into a reservation."""
+        """Pages have come into a reservation."""
 
     def queued(self, seconds: float) -> None:
         """From a prefill's arrival to the head of the queue."""
@@ -101,15 +114,8 @@ class Meter:
         """A writer that did not say that it had stopped lost its connection for good."""
 
 
-class Receiver(Protocol):
-    """The part of the engine that takes pages in."""
-
-    def write_pages(self, id: str, first_page: int, pages: Tensor) -> None:  # noqa: A002 - the engine's word
-        """Copy pages into a reservation."""
-
-
 class Transfer(Protocol):
-    """How pages become frames and frames pages; how a frame's bytes travel is the backend's."""
+    """How pages become frames; how a frame's bytes travel is the backend's."""
 
     page_bytes: int
     frame_bytes: int  # no frame is longer, and none is taken that is
@@ -120,8 +126,9 @@ class Transfer(Protocol):
         pages: [n, layers, 2, page_tokens, kv_heads, head_dim], contiguous, the callee's own from now on.
         """
 
-    def receive(self, engine: Receiver, request: str, chunk: Chunk, body: memoryview) -> None:
-        """Take one chunk's body into the request's reserved pages."""
+
+class BackendError(Exception):
+    """The backend cannot be used here; the text says what to choose or to install."""
 
 
 class LaneError(Exception):
@@ -134,6 +141,7 @@ class Lane(Protocol):
     name: str
     fence: Fence
     ordered: bool  # is a frame there when the message that names it is?
+    flying: Flying  # fetches under way
 
     def room(self) -> bool:
         """Is there a place for one more frame?"""
@@ -144,21 +152,27 @@ class Lane(Protocol):
     def free(self, at: int, size: int) -> None:
         """The reader has taken what lies there. Raises WireError where nothing like it does."""
 
-    def get(self, at: int, size: int) -> memoryview:
-        """A frame that came. Raises WireError for a place outside of what was lent."""
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """Bring a frame that came to where it belongs; None: it is there. The future may fail with LaneError.
+
+        Raises WireError for a place outside of what was lent, LaneError where the library refuses.
+        """
 
     def revoke(self) -> bool:
-        """End the key that the writer writes with. True: there was one, and no write can land any more."""
+        """End the key that pages are written with. True: there was one, and no write can land any more."""
 
     def close(self) -> None:
         """The connection is gone. Twice is harmless."""
 
 
 class Backend(Protocol):
-    """One way for pages to travel, for all connections of a worker. One file each: tcp.py, shm.py."""
+    """One way for pages to travel, for all connections of a worker. One file each."""
 
     name: str
     fence: Fence
+
+    def open(self, memory: memoryview) -> None:
+        """The worker's KV pages, before the first connection. Raises BackendError."""
 
     def lend(self) -> tuple[Lane, Lend] | None:
         """Prefill worker, new connection: its end of a lane, and what the peer needs for the other; None: no lane."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from tandem_worker.engine.request import EngineError, Reservation, Sampling, Token
 from tandem_worker.transfer.prefill_side import from_sampling
+from tandem_worker.transfer.pull import Failure, Listener, Pull
 from tandem_worker.transfer.table import Refusals
 from tandem_worker.transfer.ticket import (
     HEARD,
@@ -47,43 +48,6 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.prefill_side import Post
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a request ended without its end. `code`: queue_full, too_long, timeout, closed, error."""
-
-    reason: str
-    code: str = "error"
-
-
-class Listener(Protocol):
-    """Who waits for a request's tokens; called on the event loop."""
-
-    def on_granted(self, first_page: int) -> None:
-        """Pages are promised; those before `first_page` were here already."""
-
-    def on_pages(self, byte_count: int) -> None:
-        """Pages arrived."""
-
-    def on_token(self, token: Token) -> None:
-        """The next token; the last one carries `finish`."""
-
-    def on_failed(self, failure: Failure) -> None:
-        """No token follows."""
-
-
-@dataclass(slots=True)
-class Pull:
-    """One request whose prefill runs elsewhere."""
-
-    ticket: Ticket
-    channel: Channel
-    prompt: Sequence[int]
-    sampling: Sampling
-    listener: Listener | None  # None: nobody listens any more
-    first: Token | None = None
-    first_at: float = 0.0
 
 
 class DecodeSide:
@@ -184,17 +148,15 @@ class DecodeSide:
 
     # --- from the prefill worker --------------------------------------------------------------------------------
 
-    def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:
-        """One frame of a prefill worker. Raises WireError where it makes no sense at all."""
-        if type(message) not in HEARD:
+    def on_message(self, channel: Channel, message: AnyMessage, body: memoryview) -> None:  # noqa: ARG002
+        """One frame of a prefill worker, unless of pages. Raises WireError where it makes no sense at all."""
+        if type(message) not in HEARD or isinstance(message, Chunk):
             raise WireError(f"a prefill worker must not send {type(message).__name__}")
         match message:
             case AskTicket():
                 self._asked(channel, message)
             case First():
                 self._first(channel, message)
-            case Chunk():
-                self._chunk(channel, message, body)
             case Commit() | Quiet() | Failed():
                 self._ended(channel, message)
 
@@ -209,8 +171,11 @@ class DecodeSide:
             case Failed():
                 pull = self._of_request(channel, message.request)
                 failure = Failure(message.reason, message.code)
-        if pull is not None:
-            self._apply(pull, HEARD[type(message)], failure)
+        if pull is None:
+            return
+        if pull.landing:  # its pages may be anybody's after it, and would still be written
+            raise WireError(f"{type(message).__name__} while {pull.landing} frames of it are on their way")
+        self._apply(pull, HEARD[type(message)], failure)
 
     def on_sent(self, channel: Channel, generation: Generation) -> None:
         """A decode worker sends no pages."""
@@ -218,6 +183,7 @@ class DecodeSide:
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nothing that this connection carried can arrive any more."""
         for pull in [pull for pull in self._by_request.values() if pull.channel is channel]:
+            pull.landing = 0
             self._apply(pull, Event.CLOSED, Failure(f"the prefill worker is gone: {reason}", "closed"))
 
     def _asked(self, channel: Channel, message: AskTicket) -> None:
@@ -268,22 +234,42 @@ class DecodeSide:
             pull.listener = None
             self._apply(pull, Event.CANCEL)
 
-    def _chunk(self, channel: Channel, message: Chunk, body: memoryview) -> None:
-        pull = self._of_generation(channel, message.generation)
+    # --- pages ---------------------------------------------------------------------------------------------------
+
+    def place(self, channel: Channel, chunk: Chunk) -> Sequence[memoryview] | None:
+        """The reserved pages' own memory, once the ticket has been asked. Raises WireError for pages outside of it."""
+        pull = self._of_generation(channel, chunk.generation)
         if pull is None or not self._allows(pull, Event.CHUNK):
-            return
-        if not pull.ticket.fits(message.first_page, message.pages):
-            raise WireError(f"pages {message.first_page}+{message.pages} lie outside of the ticket")
-        self._apply(pull, Event.CHUNK)
+            return None
+        if not pull.ticket.fits(chunk.first_page, chunk.pages):
+            raise WireError(f"pages {chunk.first_page}+{chunk.pages} lie outside of the ticket")
         try:
-            self._transfer.receive(self._engine, pull.ticket.request, message, body)
+            pieces = self._engine.open_pages(pull.ticket.request, chunk.first_page, chunk.pages)
+        except EngineError as error:
+            self._apply(pull, Event.BROKEN, Failure(str(error)))
+            return None
+        pull.landing += 1
+        return pieces
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """They are there. If the ticket has ended meanwhile its pages are in quarantine, and what they hold is moot."""
+        pull = self._of_generation(channel, chunk.generation)
+        if pull is None:
+            return
+        pull.landing -= 1
+        if not self._allows(pull, Event.CHUNK):
+            return
+        try:
+            self._engine.pages_written(pull.ticket.request, chunk.first_page, chunk.pages)
         except EngineError as error:
             self._apply(pull, Event.BROKEN, Failure(str(error)))
             return
-        self._meter.received(len(body))
+        self._apply(pull, Event.CHUNK)
+        byte_count = chunk.pages * self._transfer.page_bytes
+        self._meter.received(byte_count)
         if pull.listener is not None:
-            pull.listener.on_pages(len(body))
-        pull.ticket = pull.ticket.with_arrived(message.first_page, message.pages)
+            pull.listener.on_pages(byte_count)
+        pull.ticket = pull.ticket.with_arrived(chunk.first_page, chunk.pages)
 
     # --- inside -------------------------------------------------------------------------------------------------
 

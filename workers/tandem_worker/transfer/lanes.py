@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tandem_worker.transfer.base import LaneError
-from tandem_worker.transfer.wire import BESIDE, Borrowed, Chunk, Lend, Message, Taken, WireError
+from tandem_worker.transfer.wire import BESIDE, Borrowed, Lend, Message, Taken, WireError
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Backend, Lane, Meter
@@ -54,15 +54,21 @@ class Lanes:
         else:
             self._answered(self._lent, message)
 
-    def body_of(self, chunk: Chunk, body: memoryview, size: int) -> memoryview:
-        """A chunk's bytes, wherever they came. Raises WireError for a place that was not agreed on."""
-        if chunk.at == BESIDE:
-            if not self._counted:
-                self._count_as("tcp")
-            return body
+    def heard_here(self) -> None:
+        """Pages came as bytes of the connection itself."""
+        if not self._counted:
+            self._count_as("tcp")
+
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """Bring pages to where they belong: see Lane. Raises WireError for a place that was not agreed on."""
         if self.lane is None:
             raise WireError("pages beside a connection that has no such place")
-        return self.lane.get(chunk.at, size)
+        return self.lane.fetch(at, pieces)
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """After the connection's end: `call` once nothing comes in by the lane, unless nothing does already."""
+        if self.lane is not None:
+            self.lane.flying.at_end(call)
 
     def free(self, message: Taken) -> None:
         """The reader has taken a frame. Raises WireError for a place that was never lent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -13,6 +13,7 @@ import msgspec
 
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
 from tandem_worker.transfer.rate import Rate
@@ -81,7 +82,7 @@ class Link(asyncio.BufferedProtocol):
         self._owner = owner
         self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key, joins.nonce if joins else b"")
         self.nonce: bytes = self._handshake.nonce  # of the opener, once that is known: what names this connection
-        self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES)
+        self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES, self._place)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._peer: Hello | None = None
@@ -91,6 +92,7 @@ class Link(asyncio.BufferedProtocol):
         self._rate = Rate()
         self._side = side
         self._lanes = Lanes(terms.backend, terms.meter, self.send)
+        self.incoming = Incoming(self, self._lanes, owner, terms.page_bytes)
         self._joins = joins
         self._find = find
         self._turn = 0
@@ -212,6 +214,7 @@ class Link(asyncio.BufferedProtocol):
             other.abort(reason)
         if self._peer is not None and not self._joins:
             self._owner.on_closed(self, reason)
+            self._lanes.when_idle(lambda: self._owner.on_closed(self, reason))  # its key can only now be ended
 
     def pause_writing(self) -> None:  # noqa: D102
         self._paused = True
@@ -236,6 +239,9 @@ class Link(asyncio.BufferedProtocol):
             self._write(transport, *self._urgent.popleft())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
             self._leave(way if item.body is not None else transport, item)
+            if self._lanes.lane is not None:  # the peer hears of this one before the next is copied
+                self._loop.call_soon(self._pump)
+                break
         self._tell_settled()
 
     def _way(self) -> asyncio.Transport | None:
@@ -284,11 +290,17 @@ class Link(asyncio.BufferedProtocol):
         if not fits or (self._handshake is not None and body_bytes):
             raise WireError(f"{type(message).__name__} with a body of {body_bytes} B")
 
-    def _on_frame(self, message: AnyMessage, header: bytes, body: memoryview) -> None:
+    def _place(self, message: AnyMessage) -> Sequence[memoryview] | None:
+        """Where a body goes at once, without lying in a buffer first. Raises WireError."""
+        if self._handshake is not None or not isinstance(message, Chunk):
+            return None
+        return self._owner.place(self._joins or self, message)
+
+    def _on_frame(self, message: AnyMessage, header: bytes, body: memoryview | None) -> None:
         if self._handshake is not None:
             self._shake(self._handshake, message, header)
         elif isinstance(message, Chunk):
-            (self._joins or self).hear_chunk(message, body)
+            (self._joins or self).incoming.hear(message, placed=body is None)
         elif self._joins is not None:
             if not isinstance(message, Ping):
                 raise WireError(f"{type(message).__name__} on a connection for pages alone")
@@ -296,14 +308,8 @@ class Link(asyncio.BufferedProtocol):
             self._hear_taken(message)
         elif isinstance(message, Lend | Borrowed):
             self._hear_of_lane(message)
-        elif not isinstance(message, Ping):
+        elif body is not None and not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
-
-    def hear_chunk(self, message: Chunk, body: memoryview) -> None:
-        """Pages, on this connection or on one that joined it. Raises WireError."""
-        body = self._lanes.body_of(message, body, message.pages * self._terms.page_bytes)
-        self._owner.on_message(self, message, body)
-        self.send(Taken(generation=message.generation, size=len(body), at=message.at))
 
     def _hear_of_lane(self, message: Lend | Borrowed) -> None:
         self._lanes.hear(message, reads=self._side is Side.OPENER)

@@ -23,7 +23,7 @@ SWEEP_S: Final = 0.05
 
 
 class Node:
-    """Both sides of the transfer for one engine. Make it inside the running event loop."""
+    """Both sides of the transfer for one engine. Make it inside the running event loop. Raises BackendError."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Node:
     ) -> None:
         terms = Terms(identity, key, transfer.page_bytes, transfer.frame_bytes, backend, meter, connections)
         self._backend = backend
+        backend.open(engine.memory)
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,

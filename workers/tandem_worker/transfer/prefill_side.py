@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -28,6 +28,7 @@ from tandem_worker.transfer.wire import (
     AnyMessage,
     AskTicket,
     Cancel,
+    Chunk,
     Commit,
     Failed,
     First,
@@ -113,6 +114,13 @@ class PrefillSide:
                 self._denied(channel, message)
             case Cancel():
                 self._cancelled(channel, message)
+
+    def place(self, channel: Channel, chunk: Chunk) -> Sequence[memoryview] | None:  # noqa: ARG002
+        """Raises WireError: pages go the other way."""
+        raise WireError(f"a decode worker must not send pages ({chunk.pages} from {chunk.first_page} on)")
+
+    def landed(self, channel: Channel, chunk: Chunk) -> None:
+        """None do: they have no place here."""
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         """Nobody is there any more: the work of this connection stops."""

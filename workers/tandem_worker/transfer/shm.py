@@ -1,10 +1,11 @@
 """Pages through memory that two workers of one machine share; the control connection says where in it they lie.
 
 The prefill worker makes a sealed memory file for each connection and copies frames into its slots; the decode worker
-maps it and copies them into its pages, as with tcp. So the writer never holds a mapping of anybody's KV pages: one that
-is stopped in the middle of a write spoils a slot that no message names, and the fence is the connection. (Pages shared
-with the writer would save that copy, but a stopped writer cannot be unmapped, and could write to everybody's.) A decode
-worker refuses a file that could shrink under it; the token that opens it came over the proven connection.
+maps it, and a thread of its own copies them into its pages while the writer copies the next. So the writer never holds
+a mapping of anybody's KV pages: one that is stopped in the middle of a write spoils a slot that no message names. The
+fence is the end of the copy under way. (Pages shared with the writer would save a copy, but a stopped writer cannot be
+unmapped, and could write to everybody's.) A decode worker refuses a file that could shrink under it; the token that
+opens it came over the proven connection.
 """
 
 from __future__ import annotations
@@ -12,41 +13,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import heapq
 import logging
 import mmap
 import os
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.base import Fence, LaneError
-from tandem_worker.transfer.wire import Lend, WireError
+from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, copy
+from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 LOG = logging.getLogger(__name__)
-ARENA_BYTES: Final = 32 * 1024 * 1024  # a connection's window (outbox.py); pages of it exist once they are used
 ARENAS_AT_MOST: Final = 32  # further connections use tcp
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class Arena:
-    """The writer's end: slots of one frame each, used lowest first so that a quiet connection touches few."""
+class Arena(WriterEnd):
+    """The writer's end: a sealed memory file."""
 
     name = "shm"
-    fence = Fence.CONNECTION
-    ordered = True
+    fence = Fence.KEY
+    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
     def __init__(self, slot_bytes: int, door: Door) -> None:
         """Raises OSError where the machine has no memory files."""
-        self.size = max(ARENA_BYTES // slot_bytes, 1) * slot_bytes
-        self._slot_bytes = slot_bytes
+        self.size = max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes
         descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, self.size)
@@ -57,55 +57,28 @@ class Arena:
             os.close(descriptor)
             raise
         self._door = door
-        self._view = memoryview(self._map)
-        self._free = list(range(0, self.size, slot_bytes))
-        self._used: dict[int, int] = {}
+        super().__init__(memoryview(self._map), slot_bytes)
         self.closed = False
-
-    def room(self) -> bool:
-        """Is a slot free?"""
-        return bool(self._free)
-
-    def put(self, body: memoryview) -> int:
-        """The one copy on this side."""
-        at = heapq.heappop(self._free)
-        self._view[at : at + len(body)] = body
-        self._used[at] = len(body)
-        return at
-
-    def free(self, at: int, size: int) -> None:
-        """Raises WireError where no such frame lies."""
-        if self._used.get(at) != size:
-            raise WireError(f"{size} B at {at} were not in use")
-        del self._used[at]
-        heapq.heappush(self._free, at)
-
-    def get(self, at: int, size: int) -> memoryview:
-        """The writer reads nothing."""
-        raise WireError(f"a decode worker must not send pages ({size} B at {at})")
-
-    def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
-        return False
 
     def close(self) -> None:
         """The memory goes with the last of its two mappings."""
         self.closed = True
         self._door.forget(self.token)
-        self._view.release()
         with contextlib.suppress(BufferError):
+            self._memory.release()
             self._map.close()
 
 
-class Window:
+class Window(ReaderEnd):
     """The reader's end."""
 
     name = "shm"
-    fence = Fence.CONNECTION
-    ordered = True
+    fence = Fence.KEY
+    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
+        super().__init__(size)
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
                 raise LaneError("the peer's memory file may change its size")
@@ -117,31 +90,31 @@ class Window:
         finally:
             os.close(descriptor)
         self._view = memoryview(self._map)
+        self._fetchers = Fetchers(self.name, 1, self.flying)
+        self._closed = False
 
-    def room(self) -> bool:
-        """The reader writes nothing."""
-        return False
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
+        """The one copy on this side, by a thread: the event loop has better to do. Raises WireError outside of it."""
+        self.check(at, pieces)
+        return self._fetchers.add(lambda: self._copy(at, pieces))
 
-    def put(self, body: memoryview) -> int:
-        """The reader writes nothing."""
-        raise WireError(f"{len(body)} B of pages on the reader's side")
-
-    def free(self, at: int, size: int) -> None:
-        """The reader frees by `taken`."""
-        raise WireError(f"a prefill worker took {size} B at {at}, but none were sent")
-
-    def get(self, at: int, size: int) -> memoryview:
-        """A view of a frame, good until `taken` is said. Raises WireError outside of the memory."""
-        if not 0 <= at <= len(self._view) - size:
-            raise WireError(f"pages at {at} lie outside of {len(self._view)} B of shared memory")
-        return self._view[at : at + size]
+    def _copy(self, at: int, pieces: Sequence[memoryview]) -> str:
+        for piece in pieces:
+            copy(self._view[at : at + len(piece)], piece)
+            at += len(piece)
+        return ""
 
     def revoke(self) -> bool:
-        """The reader copies: there is no key to end."""
-        return False
+        """Nobody but this end's thread writes to its pages. True: it does not."""
+        self.close()
+        return not self.flying
 
     def close(self) -> None:
-        """Unmap, unless a copy out of it is still looked at; then that look's end does."""
+        """Unmap, unless a copy out of it is under way; then that copy's end does."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fetchers.close()
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
@@ -152,13 +125,17 @@ class Door:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError where no socket can be made in `directory`."""
+        sweep(directory)
         self.path = directory / f"tandem-kv-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        # It gets its name once somebody answers: a name at which nobody does is a dead worker's, and is swept away.
+        early = self.path.with_suffix(".new")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, int] = {}
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o600)
+        self._socket.bind(str(early))
+        early.chmod(0o600)
         self._socket.listen(16)
+        early.rename(self.path)
         threading.Thread(target=self._serve, name="shm-door", daemon=True).start()
 
     def admit(self, descriptor: int) -> bytes:
@@ -206,6 +183,20 @@ class Door:
             os.close(descriptor)
 
 
+def sweep(directory: Path) -> None:
+    """Take away the doors of this user's workers that were killed: those at which nobody answers."""
+    for path in directory.glob("tandem-kv-*.sock"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+            if path.stat().st_uid != os.geteuid() or not path.is_socket():
+                continue
+            door.settimeout(DOOR_S)
+            try:
+                door.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+                LOG.info("%s was left by a worker that is no more: removed", path)
+
+
 def fetch(path: str, token: bytes) -> int:
     """The descriptor behind a door. Raises LaneError: another machine, another root directory, or too late."""
     try:
@@ -225,7 +216,7 @@ class Shm:
     """Workers of one machine, in whatever pods, that see the same directory."""
 
     name = "shm"
-    fence = Fence.CONNECTION
+    fence = Fence.KEY
 
     def __init__(self, directory: Path, slot_bytes: int) -> None:
         """`slot_bytes`: one frame. Raises OSError where no socket can be made in `directory`."""
@@ -251,6 +242,9 @@ class Shm:
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         return Window(await asyncio.to_thread(fetch, lend.where, lend.token), lend.size)
+
+    def open(self, memory: memoryview) -> None:
+        """The reader copies into its own pages by itself."""
 
     def close(self) -> None:
         """Lanes go with their connections."""

@@ -17,6 +17,9 @@ class Tcp:
     name = "tcp"
     fence = Fence.CONNECTION
 
+    def open(self, memory: memoryview) -> None:
+        """Bytes of a connection go anywhere."""
+
     def lend(self) -> tuple[Lane, Lend] | None:
         """Nothing lies beside the connection."""
         return None

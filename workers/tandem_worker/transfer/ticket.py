@@ -55,7 +55,7 @@ class Act(Word):
     """What the decode worker then does, in this order."""
 
     RENEW = "renew", "the lease starts anew"
-    WRITE = "write", "copy the chunk into the reserved pages"
+    WRITE = "write", "the chunk is in the reserved pages"
     EMIT = "emit", "the first token to the client"
     COMMIT = "commit", "the engine decodes on"
     RELEASE = "release", "reserved pages are free at once"
@@ -91,7 +91,7 @@ TABLE: Final[Table[State, Event, Act]] = Table(
         **{(held, end): _FREE for held in _HELD for end in (Event.FAILED, Event.QUIET, Event.FENCED)},
         (State.QUARANTINED, Event.CLOSED): Move(State.QUARANTINED, (Act.REVOKE,)),
         (State.QUARANTINED, Event.OVERDUE): Move(State.CUT, (Act.CUT_OFF,)),
-        (State.CUT, Event.CLOSED): Move(State.CUT),
+        (State.CUT, Event.CLOSED): Move(State.CUT, (Act.REVOKE,)),
         **{(over, end): _SAFE for over in _OVER for end in (Event.FAILED, Event.QUIET, Event.FENCED)},
     }),
     timers=MappingProxyType({

@@ -7,7 +7,8 @@ anything of that size is allocated; what a header's type may carry is judged by 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -83,6 +84,7 @@ class Lend(Message, frozen=True, kw_only=True):
     where: Text
     token: Annotated[bytes, msgspec.Meta(max_length=64)]
     size: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    key: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""  # a library's own words about memory that D may read
 
 
 class Borrowed(Message, frozen=True, kw_only=True):
@@ -233,46 +235,54 @@ def frame_head(header: bytes, body_bytes: int = 0) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames without copying bodies twice; fits asyncio.BufferedProtocol.
+    """Cuts a byte stream into frames; fits asyncio.BufferedProtocol.
 
     Write into `buffer()`, then `advance(n)`. A finished frame is handed to `on_frame(message, header, body)` before
     `advance` returns; `body` is a view that is only valid during that call, since the buffer is used again.
     `admit(message, body_bytes)` raises WireError where that body must not follow; it is asked before allocation.
+    `place(message)` may name memory of the body's very size: then the bytes go there, and `body` is None.
     """
 
     def __init__(
         self,
         admit: Callable[[AnyMessage, int], None],
-        on_frame: Callable[[AnyMessage, bytes, memoryview], None],
+        on_frame: Callable[[AnyMessage, bytes, memoryview | None], None],
         max_header: int = MAX_HEADER,
+        place: Callable[[AnyMessage], Sequence[memoryview] | None] = lambda message: None,  # noqa: ARG005 - nowhere
     ) -> None:
         self._admit = admit
         self._on_frame = on_frame
+        self._place = place
         self.max_header = max_header
         self._store = bytearray(4096)
         self._message: AnyMessage | None = None
         self._header = b""
         self._body_bytes = 0
-        self._step: Callable[[memoryview], None] = self._read_head
-        self._want = HEAD.size
+        self._part = memoryview(b"")
         self._got = 0
+        self._step: Callable[[memoryview], None] = self._read_head
+        self._pieces: deque[memoryview] = deque()  # of a body that has a place, behind the one that is filled now
+        self._expect(HEAD.size, self._read_head)
 
     def buffer(self) -> memoryview:
         """Where the next bytes go: exactly what is missing of the present part."""
-        return memoryview(self._store)[self._got : self._want]
+        return self._part[self._got :]
 
     def advance(self, count: int) -> None:
         """`count` bytes were written into `buffer()`. Raises WireError."""
         self._got += count
-        if self._got < self._want:
+        if self._got < len(self._part):
             return
-        self._step(memoryview(self._store)[: self._want])
+        if self._pieces:
+            self._part, self._got = self._pieces.popleft(), 0
+        else:
+            self._step(self._part)
 
     def _expect(self, size: int, step: Callable[[memoryview], None]) -> None:
-        self._want, self._got, self._step = size, 0, step
         if len(self._store) < size:
             # A new store, not a longer one: views of the old one may still be exported.
             self._store = bytearray(size)
+        self._part, self._got, self._step = memoryview(self._store)[:size], 0, step
 
     def _read_head(self, part: memoryview) -> None:
         header_bytes, self._body_bytes = HEAD.unpack(part)
@@ -284,12 +294,15 @@ class FrameReader:
         self._header = bytes(part)
         self._message = decode(self._header)
         self._admit(self._message, self._body_bytes)
-        if self._body_bytes:
+        if not self._body_bytes:
+            self._finish(part[:0])
+        elif (pieces := self._place(self._message)) is None:
             self._expect(self._body_bytes, self._finish)
         else:
-            self._finish(part[:0])
+            self._pieces.extend(pieces)
+            self._part, self._got, self._step = self._pieces.popleft(), 0, lambda _: self._finish(None)
 
-    def _finish(self, body: memoryview) -> None:
+    def _finish(self, body: memoryview | None) -> None:
         message, header = self._message, self._header
         if message is None:
             raise WireError("a body without a header")

@@ -23,7 +23,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Service
 from tandem_worker.settings import Settings
-from tandem_worker.transfer.decode_side import Failure
+from tandem_worker.transfer.pull import Failure
 from workers.tests.tiny import write_tiny
 
 KEY = "7" * 64

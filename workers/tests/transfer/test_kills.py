@@ -14,6 +14,7 @@ import socket
 import aiohttp
 import pytest
 
+from tandem_worker.transfer.backends import NAMES
 from workers.tests.transfer.gate import Gate, Hold
 from workers.tests.transfer.kit import eventually, start_process, write_model
 
@@ -83,7 +84,7 @@ def tcp_world(tmp_path_factory):
     world.end()
 
 
-@pytest.fixture(scope="module", params=["tcp", "shm"])
+@pytest.fixture(scope="module", params=NAMES)
 def any_world(request, tmp_path_factory):
     world = World(tmp_path_factory.mktemp(f"stops-{request.param}"), request.param)
     yield world

@@ -45,12 +45,6 @@ async def pair(model):
         yield prefill, decode
 
 
-@pytest.fixture
-async def shm_pair(model):
-    async with running(model, "p0", backend="shm") as prefill, running(model, "d0", backend="shm") as decode:
-        yield prefill, decode
-
-
 def prompt(label, count):
     return token_ids(label, count, 256)
 
@@ -211,56 +205,6 @@ def backends_of(worker):
     lines = worker.service.metrics.exposition().decode().splitlines()
     found = [line.split('"') for line in lines if line.startswith("tandem_transfer_backend_info{")]
     return {parts[1]: float(parts[2].removeprefix("} ")) for parts in found}
-
-
-async def on_shm(decode, prefill):
-    """The connection, once pages travel beside it."""
-    link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
-    await eventually(lambda: link.backend == "shm", "shared memory is agreed on")
-    await eventually(lambda: backends_of(prefill).get("shm") == 1, "the other side knows")
-    return link
-
-
-async def test_pages_travel_through_shared_memory(shm_pair):
-    prefill, decode = shm_pair
-    await on_shm(decode, prefill)
-    assert backends_of(decode)["shm"] == 1
-    prompts = [prompt(f"shm{n}", n) for n in (1, 33, 100, 400)]
-    wanted = [await alone(prefill, f"a{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
-    got = [await pull(decode, prefill, f"r{n}", ids, GREEDY) for n, ids in enumerate(prompts)]
-    for heard in (*wanted, *got):
-        await heard.until(lambda heard: heard.over)
-    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
-    for worker in shm_pair:
-        await eventually(worker.is_empty, "nothing is held")
-
-
-@pytest.mark.parametrize("end", ["cancel", "cut"])
-async def test_an_end_in_the_middle_of_shared_pages_leaves_nothing(shm_pair, end):
-    prefill, decode = shm_pair
-    link = await on_shm(decode, prefill)
-    heard = await pull(decode, prefill, "r", prompt("middle", 400), GREEDY)
-    await heard.until(lambda heard: heard.bytes > 0)
-    if end == "cut":
-        link.abort("cut by the test")
-    else:
-        decode.node.decode.cancel("r")
-    for worker in shm_pair:
-        await eventually(worker.is_empty, "nothing is held")
-    again = await pull(decode, prefill, "r2", prompt("middle", 400), GREEDY)
-    await again.until(lambda heard: heard.over)
-    assert again.failure is None
-
-
-async def test_without_a_common_directory_pages_travel_over_tcp_and_that_is_what_is_said(shm_pair, caplog):
-    prefill, decode = shm_pair
-    prefill.node._backend._door.path.unlink()
-    heard = await pull(decode, prefill, "r", prompt("apart", 100), GREEDY)
-    await heard.until(lambda heard: heard.over)
-    assert heard.failure is None
-    for worker in shm_pair:
-        assert backends_of(worker) == {"tcp": 1}
-    assert "travel over tcp" in caplog.text
 
 
 async def test_what_need_not_travel_and_how_fast_the_rest_does_is_counted(pair):
@@ -468,7 +412,9 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
         pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
         pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
-        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=342), 342 * 3072, id="longer than a frame"),
+        pytest.param(
+            Chunk(generation=Generation(1, 1), first_page=0, pages=1366), 1366 * 3072, id="longer than a frame"
+        ),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):

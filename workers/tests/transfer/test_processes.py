@@ -163,7 +163,7 @@ async def is_status(ask_status, wanted):
     [
         pytest.param(("--model", "file:///no/such/model"), "7" * 64, "no model directory", id="no model"),
         pytest.param(("--model", "hf://some/model"), "7" * 64, "file:// only, not hf", id="hf"),
-        pytest.param(("--transfer-backend", "nixl"), "7" * 64, "nixl is not built", id="backend"),
+        pytest.param(("--transfer-backend", "pigeon"), "7" * 64, "pigeon is not one of", id="backend"),
         pytest.param((), "xyz", "hexadecimal", id="key"),
     ],
 )

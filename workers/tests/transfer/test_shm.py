@@ -1,6 +1,7 @@
 """Shared memory between two workers: what was lent can be read, by whom it was lent to, and it cannot shrink."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,18 @@ def lane(door):
     window.close()
 
 
-def test_what_is_put_is_what_is_got(lane):
+async def test_what_is_put_is_what_is_got(lane):
     arena, window = lane
     frames = [bytes([n]) * (SLOT - n) for n in range(5)]
     places = [arena.put(memoryview(frame)) for frame in frames]
-    assert [bytes(window.get(at, len(frame))) for at, frame in zip(places, frames, strict=True)] == frames
+    assert [await fetched(window, at, len(frame)) for at, frame in zip(places, frames, strict=True)] == frames
+
+
+async def fetched(window, at, size):
+    """What lies there, brought into two pieces."""
+    target = memoryview(bytearray(size))
+    await window.fetch(at, [target[: size // 3], target[size // 3 :]])
+    return bytes(target)
 
 
 def test_a_slot_is_used_again_only_once_it_is_taken(lane):
@@ -59,10 +67,10 @@ def test_nothing_is_freed_that_does_not_lie_there(lane, at, size):
 
 
 @pytest.mark.parametrize("at", [-1, -SLOT, 2**62, None], ids=["before", "far before", "far behind", "over the end"])
-def test_nothing_is_read_outside(lane, at):
+async def test_nothing_is_read_outside(lane, at):
     arena, window = lane
     with pytest.raises(WireError, match="outside"):
-        window.get(arena.size - SLOT + 1 if at is None else at, SLOT)
+        await fetched(window, arena.size - SLOT + 1 if at is None else at, SLOT)
 
 
 def test_a_token_opens_once(door):
@@ -81,6 +89,20 @@ def test_another_token_opens_nothing(door, token, monkeypatch):
         fetch(str(door.path), token)
     os.close(fetch(str(door.path), arena.token))
     arena.close()
+
+
+def test_a_killed_workers_door_is_swept_away_and_nothing_else(tmp_path):
+    """A socket file at which nobody listens is what kill -9 leaves."""
+    living = Door(tmp_path)
+    dead, other, plain = tmp_path / "tandem-kv-1-00.sock", tmp_path / "somebody.sock", tmp_path / "tandem-kv-2-00.sock"
+    for path in (dead, other):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+    plain.touch()
+    newcomer = Door(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([living.path, newcomer.path, other, plain])
+    living.close()
+    newcomer.close()
 
 
 def open_files():

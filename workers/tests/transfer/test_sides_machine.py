@@ -52,14 +52,21 @@ class Pages:
             self.written.pop(page, None)
         return Reservation(id, 0, need)
 
-    def write(self, id, first_page, count, content):
+    def open_pages(self, id, first_page, count):
         # The real engine refuses this with ReservationError; the ticket must not even try.
         assert id in self.reserved, "a write was tried after the ticket's end"
+        return id, [(page, first_page + n) for n, page in enumerate(self.reserved[id][first_page : first_page + count])]
+
+    def fill(self, id, places, content):
+        """The bytes come to where they were told to go, whatever has happened to the ticket since."""
         assert content == self.prompts[id], "another prompt's pages were written"
-        for position in range(first_page, first_page + count):
-            page = self.reserved[id][position]
-            assert self.owner[page] == id
+        for page, position in places:
+            assert self.owner.get(page) == id, "a page that is somebody else's, or nobody's, was written"
+            assert id not in self.decoding, "a page was written after its commit"
             self.written[page] = (content, position)
+
+    def pages_written(self, id, first_page, count):
+        assert id in self.reserved
 
     def commit(self, id, first, on_token):
         pages = self.reserved.pop(id)
@@ -158,9 +165,6 @@ class Copy:
         channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=count), content)
         return len(content)
 
-    def receive(self, engine, request, chunk, body):
-        engine.write(request, chunk.first_page, chunk.pages, bytes(body))
-
 
 class Ear:
     """Tokens after an end, or two ends, would be a client's confusion."""
@@ -192,6 +196,7 @@ class Machine(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
         self.incarnation = 0
+        self.landing = []  # frames that have a place in D's pages and are not there yet
         self.old_wires = []  # what old connections still had under way, to be played to new ones
         self.start_decode()
         self.start_prefill()
@@ -216,20 +221,39 @@ class Machine(RuleBasedStateMachine):
     def connect(self):
         self.at_decode, self.at_prefill = Wire(self.fence, self.has_key), Wire(self.fence)
 
+    def land(self, landing):
+        """A frame's bytes are all there."""
+        self.landing.remove(landing)
+        chunk, content, places = landing
+        self.pages.fill(*places, content)
+        self.decode.landed(self.at_decode, chunk)
+
     def cut(self):
         """The connection ends; both ends hear it. What was under way is kept, to be played to the next one."""
         self.old_wires += self.at_prefill.out
+        self.landing.clear()  # D itself brings the bytes in, and has stopped
         self.at_decode.alive = self.at_prefill.alive = False
         self.decode.on_closed(self.at_decode, "cut")
         self.prefill.on_closed(self.at_prefill, "cut")
         self.connect()
 
-    def give(self, side, end, item):
+    def give(self, side, end, item, *, slow=False):
+        """`slow`: pages have their place, and get there later."""
         _, message, body = item
         try:
-            side.on_message(end, message, memoryview(body))
+            if not isinstance(message, Chunk):
+                side.on_message(end, message, memoryview(body))
+            elif (places := side.place(end, message)) is not None:
+                self.landing.append((message, bytes(body), places))
+                if not slow:
+                    self.land(self.landing[-1])
         except WireError:
             self.cut()
+
+    @precondition(lambda self: self.landing)
+    @rule(data=st.data())
+    def a_frame_lands(self, data):
+        self.land(data.draw(st.sampled_from(self.landing)))
 
     @rule(tokens=st.integers(1, 12))
     def ask(self, tokens):
@@ -245,12 +269,12 @@ class Machine(RuleBasedStateMachine):
         self.give(self.prefill, self.at_prefill, self.at_decode.out.pop(0))
 
     @precondition(lambda self: self.at_prefill.out)
-    @rule(data=st.data(), twice=st.booleans(), overtake=st.booleans())
-    def prefill_word_arrives(self, data, twice, overtake):
+    @rule(data=st.data(), twice=st.booleans(), overtake=st.booleans(), slow=st.booleans())
+    def prefill_word_arrives(self, data, twice, overtake, slow):
         """In any order, perhaps twice."""
         at = data.draw(st.integers(0, len(self.at_prefill.out) - 1)) if overtake else 0
         item = self.at_prefill.out[at] if twice else self.at_prefill.out.pop(at)
-        self.give(self.decode, self.at_decode, item)
+        self.give(self.decode, self.at_decode, item, slow=slow)
 
     @rule()
     def all_is_taken(self):
@@ -353,7 +377,9 @@ class Machine(RuleBasedStateMachine):
         assert not self.decode._by_generation
 
     def settle(self):
-        """All words arrive, in order."""
+        """All frames land, all words arrive, in order."""
+        while self.landing:
+            self.land(self.landing[0])
         for _ in range(400):
             if not (self.at_decode.out or self.at_prefill.out):
                 break
@@ -545,6 +571,6 @@ def test_the_model_itself_notices_a_foreign_write():
     pages = Pages()
     pages.reserve("a", [1, 1], SAMPLING)
     with pytest.raises(AssertionError, match="another prompt"):
-        pages.write("a", 0, 1, b"\x02\x02")
+        pages.fill(*pages.open_pages("a", 0, 1), b"\x02\x02")
     with pytest.raises(KeyError):
         pages.commit("a", None, None)

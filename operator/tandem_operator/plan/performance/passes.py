@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tandem_operator.plan.performance.weights import experts_touched
+from tandem_operator.plan.performance.weights import Routed, experts_touched
 
 if TYPE_CHECKING:
     from tandem_operator.plan.performance.costs import Costs, ExpertCosts
+
+
+class Ranked(Routed, Protocol):
+    """Routed experts spread over ranks."""
+
+    @property
+    def ranks(self) -> int:
+        """Expert-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ def experts_s(costs: ExpertCosts, tokens: float) -> float:
     return max(costs.token_s * tokens * imbalance(costs, tokens), costs.read_s * experts_touched(costs, tokens))
 
 
-def imbalance(costs: ExpertCosts, tokens: float) -> float:
+def imbalance(costs: Ranked, tokens: float) -> float:
     """How much fuller than the mean the fullest expert-parallel rank is, for uniform routing.
 
     Balls in bins with mean m a rank: maximum about m + √(2·m·ln ranks) (Raab and Steger, RANDOM '98, theorem 1).

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tandem_operator.plan.performance.config import Experts, Latent, ModelConfig, Recurrent
-    from tandem_operator.plan.performance.costs import ExpertCosts
+
+
+class Routed(Protocol):
+    """Whatever knows how many experts there are and how many a token takes."""
+
+    @property
+    def total(self) -> int:
+        """Routed experts of a layer."""
+
+    @property
+    def chosen(self) -> int:
+        """Experts that one token takes."""
 
 
 def attention_parameters(model: ModelConfig) -> int:
@@ -87,7 +98,7 @@ def active_parameters(model: ModelConfig) -> int:
     return mixer_parameters(model) + dense_parameters(model) + routed + head_parameters(model)
 
 
-def experts_touched(experts: Experts | ExpertCosts, tokens: float) -> float:
+def experts_touched(experts: Routed, tokens: float) -> float:
     """Distinct experts that a batch of tokens reads in one layer, by uniform routing: E·(1 - (1 - k/E)^n).
 
     Each expert is left out by one token with probability 1 - k/E (balls in bins). 8 of 256, 32 tokens: 163.3.

@@ -17,6 +17,7 @@ def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # no
     model = spec.model
     options: dict[str, object] = {
         "--model": source,
+        "--revision": model.revision,
         "--served-name": model.served_name,
         "--dtype": model.dtype,
         "--max-context": model.max_context,

@@ -1,0 +1,196 @@
+"""What a transfer adds to a request: two workers with SmolLM2, one process and thread each, prompts of several lengths.
+
+Times of both processes are of the machine's one monotonic clock. "The client" is whoever listens in the decode worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import uvloop
+
+from e2e.bench.table import Row, against
+from e2e.harness.kube import REPO
+from tandem_worker.assembly import Assembled, assemble, load
+from tandem_worker.engine import Sampling
+from tandem_worker.metrics import Metrics
+from tandem_worker.server.service import Service
+from tandem_worker.settings import Settings, parse_settings
+from tandem_worker.transfer import prefill_side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from tandem_worker.engine import Token
+    from tandem_worker.transfer.pull import Failure
+
+MODEL: Final = REPO / "build/models/smollm2-135m-instruct"
+LENGTHS: Final = (600, 1024, 2048)
+TOKENS: Final = 4
+WITHIN_S: Final = 120.0
+
+
+class Told(Metrics):
+    """The worker's metrics, which also keep when what was said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefills: list[float] = []
+        self.sampled: list[float] = []
+        self.commits: list[float] = []
+
+    def prefilled(self, seconds: float) -> None:
+        """See Meter."""
+        self.prefills.append(seconds)
+        super().prefilled(seconds)
+
+    def transferred(self, seconds: float) -> None:
+        """See Meter."""
+        self.commits.append(time.monotonic())
+        super().transferred(seconds)
+
+
+@dataclass
+class Ear:
+    """A request's listener: when each token came."""
+
+    tokens: list[float] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: Failure | None = None
+
+    def on_granted(self, first_page: int) -> None:
+        """See Listener."""
+
+    def on_pages(self, byte_count: int) -> None:
+        """See Listener."""
+
+    def on_token(self, token: Token) -> None:
+        """See Listener."""
+        self.tokens.append(time.monotonic())
+        if token.finish:
+            self.over.set()
+
+    def on_failed(self, failure: Failure) -> None:
+        """See Listener."""
+        self.failure = failure
+        self.over.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request, in seconds."""
+
+    ttft: float
+    prefill: float
+    hop: float  # from the first token's sampling to the client
+    own: float  # from the commit to the decode worker's own first token
+
+
+def settings_of(backend: str) -> Settings:
+    """A worker of this bench."""
+    flags = ["--model", f"file://{MODEL}", "--max-context", "4096", "--port", "0", "--kv-port", "0", "--threads", "1"]
+    return parse_settings([*flags, "--transfer-backend", backend], {"TANDEM_TRANSFER_KEY": "7" * 64})
+
+
+async def start(backend: str, told: Told) -> Assembled:
+    """A worker without its HTTP side."""
+    settings = settings_of(backend)
+    return await assemble(load(settings), settings, Service("bench", "bench", told, WITHIN_S))
+
+
+def serve(pipe: Connection, backend: str) -> None:
+    """The prefill worker's process: says its port, then what its last prefill took and when it was sampled."""
+    torch.set_num_threads(1)
+    told = Told()
+    remember_samples(told)
+
+    async def run() -> None:
+        worker = await start(backend, told)
+        pipe.send(worker.kv_port)
+        while await asyncio.to_thread(pipe.recv):
+            pipe.send((told.prefills[-1], told.sampled[-1]))
+        await worker.stop()
+
+    uvloop.run(run())
+
+
+def remember_samples(told: Told) -> None:
+    """When the engine's own thread has a first token, before it tells anybody."""
+    tell: Callable[[Any, Any], None] = prefill_side.Sink.on_first
+
+    def on_first(sink: prefill_side.Sink, token: Token) -> None:
+        told.sampled.append(time.monotonic())
+        tell(sink, token)
+
+    prefill_side.Sink.on_first = on_first  # type: ignore[assignment,method-assign]
+
+
+def latencies(backend: str, repeats: int) -> list[Row]:
+    """Rows for each prompt length."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, backend))
+    process.start()
+    try:
+        seen = uvloop.run(measure(backend, here, repeats))
+    finally:
+        here.send(False)
+        process.join(10)
+        process.kill()
+    return [row for length, requests in seen.items() for row in rows_of(backend, length, requests)]
+
+
+async def measure(backend: str, pipe: Connection, repeats: int) -> dict[int, list[Seen]]:
+    """Each length `repeats` times, after one that warms up."""
+    told = Told()
+    worker = await start(backend, told)
+    link = await worker.node.peers.get(("127.0.0.1", await asyncio.to_thread(pipe.recv)))
+    seen: dict[int, list[Seen]] = {}
+    number = 0
+    for length in LENGTHS:
+        for _ in range(repeats + 1):
+            number += 1
+            seen.setdefault(length, []).append(await one(worker, link, told, pipe, number, length))
+    await worker.stop()
+    return {length: requests[1:] for length, requests in seen.items()}
+
+
+async def one(worker: Assembled, link: Any, told: Told, pipe: Connection, number: int, length: int) -> Seen:
+    """One request. No two share a page."""
+    prompt = [(number * 7919 + at * 31) % 40_000 + 100 for at in range(length)]
+    ear = Ear()
+    begun = time.monotonic()
+    worker.node.decode.ask(link, f"r{number}", prompt, Sampling(max_tokens=TOKENS, ignore_eos=True), ear)
+    async with asyncio.timeout(WITHIN_S):
+        await ear.over.wait()
+    if ear.failure is not None:
+        raise RuntimeError(ear.failure.reason)
+    pipe.send(True)
+    prefill, sampled = await asyncio.to_thread(pipe.recv)
+    return Seen(ear.tokens[0] - begun, prefill, ear.tokens[0] - sampled, ear.tokens[1] - told.commits[-1])
+
+
+def rows_of(backend: str, length: int, requests: list[Seen]) -> list[Row]:
+    """Medians, in milliseconds, beside what they must not exceed."""
+    name, n = f"{backend}, {length} tokens", len(requests)
+    prefill, added, hop, own = (
+        1000 * statistics.median(values)
+        for values in (
+            [one.prefill for one in requests],
+            [one.ttft - one.prefill for one in requests],
+            [one.hop for one in requests],
+            [one.own for one in requests],
+        )
+    )
+    return [
+        Row(f"{name}: prefill", prefill, "ms", n=n),
+        against(f"{name}: added to TTFT (beside 2 % of the prefill)", added, "ms", 0.02 * prefill, n),
+        against(f"{name}: sampled to client (beside 3 ms)", hop, "ms", 3.0, n),
+        against(f"{name}: commit to D's own first token (beside 10 ms)", own, "ms", 10.0, n),
+    ]

@@ -1,0 +1,137 @@
+"""Sharing of nodes' RDMA cards: opt-in, silent when idle, and never a write to what is somebody else's."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from e2e.harness.kube import KubectlError
+from tandem_operator.loop.nodes import prepare_once
+from tandem_operator.loop.settings import from_environment
+from tandem_operator.templates.rdma_nodes import FOREIGN, NAME, NAMESPACE, advice, entry, manifests
+
+REPO = Path(__file__).resolve().parents[3]
+SHARING = from_environment({"TANDEM_RDMA_NODE_POOLS": "pool=a,example.com/pool=b"}).rdma_sharing
+HCA = "rdma/hca_shared_devices_a"
+
+
+def foreign(*names, key="config.json"):
+    config = {"configList": [{"resourceName": name, "resourcePrefix": "rdma"} for name in names]}
+    return {
+        "kind": "ConfigMap",
+        "metadata": {"name": FOREIGN, "namespace": NAMESPACE},
+        "data": {key: json.dumps(config)},
+    }
+
+
+def written(api):
+    return [write[1:] for write in api.writes]
+
+
+BOTH = [("ConfigMap", NAMESPACE, NAME), ("DaemonSet", NAMESPACE, NAME)]
+
+
+def test_nobody_asks_for_it():
+    assert from_environment({}).rdma_sharing is None
+
+
+@pytest.mark.parametrize("manifest", manifests(SHARING), ids=lambda m: m["kind"])
+def test_valid_and_of_its_own_name(manifest):
+    kubernetes_validate.validate(manifest, "1.37", strict=True)
+    assert manifest["metadata"]["name"] == NAME
+
+
+def test_the_plugin_is_the_components_but_for_its_nodes():
+    component = yaml.safe_load((REPO / "manifests/components/rdma/shared-device/daemonset.yaml").read_text())
+    (_, plugin) = manifests(SHARING)
+    own, shipped = (found["spec"]["template"]["spec"] for found in (plugin, component))
+    assert own["containers"] == shipped["containers"]
+    terms = own["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [(t["matchExpressions"][0]["key"], t["matchExpressions"][0]["values"]) for t in terms] == [
+        ("pool", ["a"]),
+        ("example.com/pool", ["b"]),
+    ]
+
+
+async def test_written_once_changed_when_asked_and_mended(api, start):
+    world = await start()
+    assert await prepare_once(world, SHARING) is None
+    assert written(api) == BOTH
+    await prepare_once(world, SHARING)
+    assert written(api) == BOTH, "idle: nothing is written"
+    other = replace(SHARING, vendors=("8086",))
+    await prepare_once(world, other)
+    assert written(api) == BOTH * 2, "the plugin reads its configuration once: it begins anew"
+    live = copy.deepcopy(api.items["DaemonSet", NAMESPACE, NAME])
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    api.store("DaemonSet", live)
+    await prepare_once(world, other)
+    assert written(api) == [*BOTH, *BOTH, BOTH[1]]
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        pytest.param(foreign("hca_shared_devices_a"), False, id="it offers the resource"),
+        pytest.param(foreign("ib"), True, id="it offers another"),
+        pytest.param(foreign(), True, id="it offers none"),
+        pytest.param(foreign("hca_shared_devices_a", key="other"), True, id="another key"),
+        pytest.param({"metadata": {}, "data": {"config.json": "{"}}, True, id="no JSON"),
+        pytest.param({"metadata": {}, "data": {"config.json": "[1]"}}, True, id="no object"),
+        pytest.param({"metadata": {}}, True, id="empty"),
+    ],
+)
+def test_advice_has_the_exact_entry(config, told):
+    said = advice(config, SHARING)
+    assert (said is not None) is told
+    if said is not None:
+        assert json.loads(said[said.index("{") :]) == entry(SHARING)
+
+
+async def test_beside_a_foreign_plugin_nothing_is_written(api, start):
+    api.store("ConfigMap", foreign("ib"))
+    assert HCA in await prepare_once(await start(), SHARING)
+    assert written(api) == []
+
+
+async def test_a_foreign_object_of_our_name_is_left_alone(api, start):
+    theirs = {"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {}}
+    api.store("ConfigMap", theirs)
+    assert "somebody else's" in await prepare_once(await start(), SHARING)
+    assert written(api) == []
+
+
+@pytest.mark.cluster
+def test_the_charts_rights_are_enough_and_no_more(kube):
+    rules = yaml.safe_load((REPO / "charts/tandem/files/rdma-rules.yaml").read_text())
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "test-rdma", "namespace": NAMESPACE}}
+    user = "system:serviceaccount:default:test-rdma"
+    kube.apply(yaml.safe_dump(rbac | {"kind": "Role", "rules": rules}))
+    binding = {
+        "kind": "RoleBinding",
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "test-rdma"},
+        "subjects": [{"kind": "ServiceAccount", "name": "test-rdma", "namespace": "default"}],
+    }
+    kube.apply(yaml.safe_dump(rbac | binding))
+    try:
+        for manifest in manifests(SHARING):
+            kube.apply(yaml.safe_dump(manifest), "--dry-run=server", f"--as={user}")
+            renamed = copy.deepcopy(manifest)
+            renamed["metadata"]["name"] = "somebody-elses"
+            with pytest.raises(KubectlError, match="orbidden"):
+                kube.apply(yaml.safe_dump(renamed), "--dry-run=server", f"--as={user}")
+    finally:
+        kube.run("delete", "role,rolebinding", "test-rdma", "-n", NAMESPACE)
+
+
+def test_the_charts_rights_are_for_these_names():
+    rules = yaml.safe_load((REPO / "charts/tandem/files/rdma-rules.yaml").read_text())
+    named = {name for rule in rules for name in rule.get("resourceNames", [])}
+    assert named == {NAME, FOREIGN}
+    assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}

@@ -1,0 +1,267 @@
+"""Pages by NIXL (UCX: RDMA where there is a card, shared memory or TCP where there is none): the decode worker reads.
+
+The prefill worker puts frames into slots of registered memory and names them on the connection; the decode worker has
+its NIXL agent read each one straight into the reserved pages. So no peer ever holds a key to anybody's KV pages: the
+only writer of a decode worker's pages is its own agent, and what that has under way it knows. The fence is the key:
+pages of a ticket that ended early are free once no read is under way, or the peer's agent is forgotten and the library
+has given every read up; a connection's end alone proves nothing, since a read may still come in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import mmap
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from tandem_worker.transfer.base import BackendError, Fence, LaneError
+from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.wire import Lend
+
+if TYPE_CHECKING:
+    from tandem_worker.transfer.base import Lane
+
+LOG = logging.getLogger(__name__)
+LANES_AT_MOST: Final = 32  # lent at once; further connections use tcp
+READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
+# NIXL has nothing to wait on, and its own progress thread takes a whole core: this worker looks by itself, and only
+# while something is under way.
+LOOK_S: Final = 0.0002  # reader: at its reads
+HELP_S: Final = 0.001  # writer: at what UCX must do for readers where no card does it
+RAM: Final = "DRAM"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The optional package, once it is imported."""
+
+    agent: Any
+    config: Any
+    strict: Any  # the library's own lock, since threads read
+    errors: tuple[type[Exception], ...]
+
+
+def load_library() -> Library:
+    """Raises BackendError where the package is not installed, with what to install."""
+    try:
+        api = importlib.import_module("nixl._api")
+        bindings = importlib.import_module("nixl._bindings")
+    except ImportError as error:
+        raise BackendError(f"--transfer-backend nixl needs the nixl package (the extra `nixl`): {error}") from error
+    errors = tuple(getattr(bindings, name) for name in dir(bindings) if name.endswith("Error"))
+    return Library(api.nixl_agent, api.nixl_agent_config, api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT, errors)
+
+
+def make_agent(library: Library, name: str) -> Any:
+    """Raises one of the library's errors."""
+    config = library.config(enable_prog_thread=False, backends=["UCX"], sync_mode=library.strict)
+    return library.agent(name, config)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: a library that comes with NIXL 1.5.1 (libnl-route) crashes when it is unloaded."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Agent:
+    """The worker's NIXL agent."""
+
+    def __init__(self, library: Library) -> None:
+        """Raises BackendError."""
+        self.errors = library.errors
+        try:
+            self.raw = make_agent(library, secrets.token_hex(16))
+        except library.errors as error:
+            raise BackendError(f"--transfer-backend nixl: no agent with UCX: {error}") from error
+
+    def register(self, memory: memoryview) -> Any:
+        """Memory that the agent may read from or into. Raises one of the library's errors."""
+        return self.raw.register_memory([(address_of(memory), len(memory), 0, "")], RAM)
+
+    def read(self, peer: str, start: int, pieces: Sequence[memoryview]) -> str:
+        """Bring the peer's bytes from `start` on into the pieces; blocks. Returns what went wrong.
+
+        There is no deadline: until the library says that it is over it may still come in, and its pages are nobody's.
+        """
+        here, there = [], []
+        for piece in pieces:
+            here.append((address_of(piece), len(piece), 0))
+            there.append((start, len(piece), 0))
+            start += len(piece)
+        raw = self.raw
+        try:
+            handle = raw.initialize_xfer("READ", raw.get_xfer_descs(here, RAM), raw.get_xfer_descs(there, RAM), peer)
+        except self.errors as error:
+            return f"pages cannot be read: {error}"
+        state = self._state(raw.transfer, handle)
+        while state == "PROC" or not self._released(handle):
+            time.sleep(LOOK_S)
+            if state == "PROC":
+                state = self._state(raw.check_xfer_state, handle)
+        return "" if state == "DONE" else f"a read of pages failed: {state}"
+
+    def _state(self, ask: Callable[[Any], Any], handle: Any) -> str:
+        try:
+            return str(ask(handle))
+        except self.errors as error:
+            return f"ERR: {error}"
+
+    def _released(self, handle: Any) -> bool:
+        try:
+            self.raw.release_xfer_handle(handle)
+        except self.errors as error:
+            LOG.debug("a read cannot be given up yet: %s", error)
+            return False
+        return True
+
+
+class Lent(WriterEnd):
+    """The writer's end: registered memory that the peer's agent may read."""
+
+    name = "nixl"
+    fence = Fence.KEY
+    ordered = False  # a frame is fetched after the message that names it: a last word waits until all are
+
+    def __init__(self, agent: Agent, slot_bytes: int) -> None:
+        """Raises one of the library's errors, or OSError."""
+        self._map = mmap.mmap(-1, max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes)
+        memory = memoryview(self._map)
+        super().__init__(memory, slot_bytes)
+        self._agent = agent
+        self._helping: asyncio.TimerHandle | None = None
+        self._registered = agent.register(memory)
+        self.start = address_of(memory)
+        self.size = len(memory)
+        self.key = bytes(agent.raw.get_partial_agent_metadata(self._registered, inc_conn_info=True))
+        self.closed = False
+
+    def put(self, body: memoryview) -> int:
+        """See WriterEnd; from now on the reader may need help."""
+        at = super().put(body)
+        if self._helping is None:
+            self._help()
+        return at
+
+    def _help(self) -> None:
+        """Until all is taken: what UCX does for readers in this process, where no card does it."""
+        self._helping = None
+        if self._used and not self.closed:
+            with contextlib.suppress(*self._agent.errors):  # the reader hears of what is wrong
+                self._agent.raw.get_new_notifs()
+            self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
+
+    def close(self) -> None:
+        """Its key ends with the connection."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(*self._agent.errors):
+            self._agent.raw.deregister_memory(self._registered)
+        with contextlib.suppress(BufferError):
+            self._memory.release()
+            self._map.close()
+
+
+class Reader(ReaderEnd):
+    """The reader's end."""
+
+    name = "nixl"
+    fence = Fence.KEY
+    ordered = False
+
+    def __init__(self, agent: Agent, peer: str, start: int, size: int) -> None:
+        super().__init__(size)
+        self._agent = agent
+        self._peer = peer
+        self._start = start
+        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying)
+        self._forgotten = False
+
+    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
+        """Raises WireError outside of what was lent, LaneError once the connection is over."""
+        self.check(at, pieces)
+        if self._forgotten:
+            raise LaneError("the peer's memory is not read any more")
+        return self._fetchers.add(lambda: self._agent.read(self._peer, self._start + at, pieces))
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it can land any more, and the peer may be met anew."""
+        return self._forgotten and not self.flying
+
+    def revoke(self) -> bool:
+        """Forget the peer's agent: the library gives up what is under way. True: nothing is any more."""
+        if not self._forgotten:
+            self._forgotten = True
+            self._fetchers.close()
+            with contextlib.suppress(*self._agent.errors):
+                self._agent.raw.remove_remote_agent(self._peer)
+        return not self.flying
+
+    def close(self) -> None:
+        """The connection is gone: nothing new is read."""
+        self.revoke()
+
+
+class Nixl:
+    """Workers with the nixl package, on any machines that UCX can connect."""
+
+    name = "nixl"
+    fence = Fence.KEY
+
+    def __init__(self, slot_bytes: int) -> None:
+        """Raises BackendError."""
+        self._slot_bytes = slot_bytes
+        self._agent = Agent(load_library())
+        self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.errors)
+        self._lent: list[Lent] = []
+        self._readers: dict[str, Reader] = {}
+
+    def open(self, memory: memoryview) -> None:
+        """The worker's pages, which reads go into. Raises BackendError."""
+        try:
+            self._agent.register(memory)
+        except self._agent.errors as error:
+            raise BackendError(f"--transfer-backend nixl: the KV pages cannot be registered: {error}") from error
+
+    def lend(self) -> tuple[Lane, Lend] | None:
+        """New registered memory, unless there is too much or the library has none."""
+        self._lent = [lent for lent in self._lent if not lent.closed]
+        if len(self._lent) >= LANES_AT_MOST:
+            return None
+        try:
+            lent = Lent(self._agent, self._slot_bytes)
+        except self._errors as error:
+            LOG.warning("no registered memory: %s", error)
+            return None
+        self._lent.append(lent)
+        return lent, Lend(backend=self.name, where=f"{lent.start:x}", token=b"", size=lent.size, key=lent.key)
+
+    async def borrow(self, lend: Lend) -> Lane:
+        """Raises LaneError."""
+        if lend.backend != self.name:
+            raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
+        self._readers = {peer: reader for peer, reader in self._readers.items() if not reader.over}
+        try:
+            start = int(lend.where, 16)
+            peer = bytes(self._agent.raw.add_remote_agent(lend.key)).decode()
+        except self._errors as error:
+            raise LaneError(f"the peer's agent cannot be added: {error}") from error
+        if peer in self._readers:
+            raise LaneError("the peer's agent is in use by an earlier connection")
+        reader = self._readers[peer] = Reader(self._agent, peer, start, lend.size)
+        return reader
+
+    def close(self) -> None:
+        """Lanes go with their connections."""
