@@ -10,7 +10,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from e2e.bench.engine_models import NAMES, directory
 from e2e.bench.engine_page import write_section
 from e2e.bench.engine_peers import CONTEXT, clock_of
+from e2e.bench.performance import machine
 from e2e.bench.table import Row, against, write
 from e2e.harness.kube import REPO
 from tandem_worker.engine.config import config_from_json
@@ -70,6 +70,7 @@ def begin(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """One model's run without the rates: where, when, the machine's limits and the cells' work."""
     return {
         "machine": machine(),
+        "command": f'make bench-engine ARGS="{" ".join(sys.argv[1:])}"',
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "threads": asked.threads,
         "clock": asked.clock,
@@ -179,13 +180,6 @@ def rows_of(name: str, run: dict[str, Any]) -> list[Row]:
         for cell, rate in found.items():
             rows.append(against(f"{name} {cell} {peer}", rate, "tok/s", reference.get(cell, 0.0)))
     return rows
-
-
-def machine() -> str:
-    """The processor, as it names itself, and the cores that this process may use."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
 
 
 if __name__ == "__main__":

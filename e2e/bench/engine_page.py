@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from e2e.harness.kube import REPO
+from e2e.bench.performance import put_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE: Final = REPO / "docs/reference/performance.md"
-BEGIN, END = "<!-- engine: begin -->", "<!-- engine: end -->"
 MUST: Final = {"prefill 512": 1.13, "prefill 2048": 1.36, "decode 1": 1.56, "decode 8": 1.84, "decode 32": 2.49}
 COUNTED: Final = ("transformers", "openvino-genai", "llama.cpp")  # bf16 weights as they are; the rest is shown apart
 
 
 def write_section(runs: dict[str, Any]) -> None:
-    """Put the tables between the page's two marks; what stands around them is written by hand."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else "# Performance, as measured\n"
-    if BEGIN not in text:
-        text += f"\n## Engine\n{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    body = "\n".join(line for name, run in runs.items() for line in section(name, run))
-    PAGE.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    """The tables of all models that were run; what stands around them is written by hand."""
+    put_text("engine", "\n".join(line for name, run in runs.items() for line in section(name, run)) + "\n")
 
 
 def section(name: str, run: dict[str, Any]) -> Iterator[str]:
@@ -32,8 +24,9 @@ def section(name: str, run: dict[str, Any]) -> Iterator[str]:
     limits = run["limits"]
     clock = "tokens a second" if run["clock"] == "wall" else "tokens a second of CPU time (a busy machine)"
     threads = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
-    yield f"**{name}**, {threads} on {run['machine']}, {run['date']}, {clock}. In the same run: read stream"
-    yield f"{limits['read_gb_s']:.1f} GB/s, fp32 product {limits['gemm_gflop_s']:.0f} GFLOP/s."
+    yield f"**{name}**, {threads}: {clock}. `{run['command']}`, {run['date']}, {run['machine']}."
+    yield f"In the same run: read stream {limits['read_gb_s']:.1f} GB/s, fp32 product"
+    yield f"{limits['gemm_gflop_s']:.0f} GFLOP/s."
     yield ""
     yield f"| cell | tandem | {' | '.join(peers)} | of transformers | must | of the best peer | of the limit |"
     yield "|---" * (len(peers) + 6) + "|"
