@@ -48,6 +48,7 @@ async def test_two_operators_at_once_come_to_one_end() -> None:
     assert changes(expected, found) == ()
 
 
+@pytest.mark.slow
 async def test_the_page_is_current() -> None:
     if set(healed) != {fault.name for fault in FAULTS} or set(killed) != {story.name for story in STORIES}:
         pytest.skip("needs the rows of the tests above")
