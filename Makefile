@@ -12,7 +12,7 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer
+  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-engine
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -66,8 +66,11 @@ cluster: $(CLUSTER)  ## the one-machine control plane
 
 model: $(MODEL)  ## the model that the local worker image carries
 
-bench-transfer: env  ## how fast pages move between two workers, beside a plain copy
-	$(PY) -m e2e.bench.transfer --data $(DATA)
+bench-transfer: env model  ## how fast pages move between two workers, beside the bare means (ARGS=--page writes the page)
+	$(PY) -m e2e.bench.transfer --data $(DATA) $(ARGS)
+
+bench-engine: env model  ## tokens a second beside transformers; and two more engines (ARGS="--peers build/peers", --docs)
+	$(PY) -m e2e.bench.engine $(ARGS)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock

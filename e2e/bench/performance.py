@@ -20,12 +20,16 @@ PAGE: Final = REPO / "docs/reference/performance.md"
 
 
 def put(section: str, command: str, rows: Sequence[Row], page: Path = PAGE) -> None:
+    """A bench's rows as its section. Raises ValueError: the page has none."""
+    put_text(section, f"{stamp(command)}\n\n{markdown(rows)}", page)
+
+
+def put_text(section: str, made: str, page: Path = PAGE) -> None:
     """Replace what stands between `<!-- made: SECTION -->` and `<!-- end -->`. Raises ValueError: no such place."""
     text = page.read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- made: {re.escape(section)} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not place.search(text):
         raise ValueError(f"{page} has no section {section}")
-    made = f"{stamp(command)}\n\n{markdown(rows)}"
     page.write_text(place.sub(lambda found: f"{found[1]}{made}{found[2]}", text), encoding="utf-8")
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Observed
     from tandem_operator.plan.predict import Load
+    from tandem_operator.plan.search import Found, Search
     from tandem_operator.plan.study import Study
 
+NEARLY = 0.005  # attainments this close are equal
 WAITS = frozenset({"MoveOpen", "Cooldown"})  # holds that growing need not keep to
 
 
@@ -26,14 +28,14 @@ def scale_ahead(case: Study) -> Decision | None:
     No pool gives anything away, and no breach is waited for: it would last until the replicas serve. What is merely
     uncertain is no reason to order: attainment counts as predicted, not less its uncertainty.
     """
-    view = case.provided
+    view = case.later
     if view is None or view.current.forecast.attainment >= view.wanted:
         return None
     if case.breach is None and not is_more(view.load, case.load):
         return None
     _, high = reach(view.seen.limits, view.search.now)
     grown = Region(view.search.now, high, view.current.gpus)
-    best = view.option(view.search.cheapest(grown, Bar(kind=view.wanted)) or view.search.closest(grown))
+    best = view.option(view.search.cheapest(grown, Bar(kind=view.wanted)) or nearest(view.search, grown))
     if best is None or best.gpus <= view.current.gpus or not is_worth_it(view.current, best):
         return None
     return Decision(
@@ -44,6 +46,14 @@ def scale_ahead(case: Study) -> Decision | None:
         best.forecast.prediction(),
         alternatives(view, best),
     )
+
+
+def nearest(search: Search, grown: Region) -> Found | None:
+    """The cheapest growth of those that come as close to the SLO as any, as predicted."""
+    top = search.closest(grown)
+    if top is None:
+        return None
+    return search.cheapest(grown, Bar(kind=top.rating.kind - NEARLY, overload=max(top.rating.overload, 1.0))) or top
 
 
 def is_more(later: Load, now: Load) -> bool:

@@ -25,7 +25,7 @@ MIN_STEPS = 10.0
 SHAPE_DOUBT = 0.5  # each part of the prior (fixed, growing) may be off by this share of the observed level
 OUTLIER_MADS = 4.0
 NEIGHBOURS = 3  # windows to either side that an outlier is told from
-HALF_LIFE_WINDOWS = 4.0
+HALF_LIFE_WINDOWS = 16.0
 FADED = 0.03  # windows whose weight has fallen to this share say nothing more
 DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 
@@ -67,9 +67,9 @@ class Fit:
 
     def doubt(self, parts: Parts) -> float:
         """One standard deviation of `seconds`, as a share of it; grows with the distance from what was seen."""
-        variance = sum(
-            x * c * y for x, row in zip(parts, self.covariance, strict=True) for c, y in zip(row, parts, strict=True)
-        )
+        x, y, z = parts
+        (xx, xy, xz), (_, yy, yz), (_, _, zz) = self.covariance
+        variance = x * x * xx + y * y * yy + z * z * zz + 2 * (x * y * xy + x * z * xz + y * z * yz)
         return sqrt(max(variance, 0.0) / max(self.shape_s(parts), 1e-12) ** 2 + self.level.doubt**2)
 
 

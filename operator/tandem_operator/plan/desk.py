@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tandem_operator.plan.candidates import change_between, cost_of, gpus_of
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.predict import (
+    Batch,
     Side,
     batch_of,
     first_side,
     first_within,
     prompt_cost,
     queue_of,
+    slower,
     step_cost,
     steps_side,
     steps_within,
@@ -22,12 +24,15 @@ from tandem_operator.plan.predict import (
 )
 from tandem_operator.plan.queueing import length_atoms
 from tandem_operator.plan.roofline import prior_of
+from tandem_operator.plan.scenarios import certain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tandem_operator.plan.facts import Limits, ModelShape, Slo, Target
-    from tandem_operator.plan.predict import Forecast, Load, Model
+    from tandem_operator.plan.predict import Forecast, Load, Model, PromptQueue
+    from tandem_operator.plan.roofline import Prior
+    from tandem_operator.plan.scenarios import Demand
 
 Cost = TypeVar("Cost")
 Counts = tuple[int, ...]  # workers by pool, in the order of `limits.pools`
@@ -72,26 +77,37 @@ class Desk:
     many forecasts as there are crews.
     """
 
-    def __init__(self, limits: Limits, shape: ModelShape, load: Load, model: Model, slo: Slo) -> None:
-        """Price one prompt and one step on each pool's workers; nothing is weighed yet."""
+    def __init__(
+        self,
+        limits: Limits,
+        shape: ModelShape,
+        load: Load,
+        model: Model,
+        slo: Slo,
+        demands: Sequence[Demand] = (),
+        kept: Target | None = None,
+    ) -> None:
+        """Price one prompt and one step on each pool's workers; nothing is weighed yet.
+
+        `demands`: what plans are held against, each by itself, where it is not this load alone. `kept`: a role that
+        keeps all its workers of this plan needs no proof.
+        """
         self.limits = limits
         self._load, self._model, self._slo = load, model, slo
         pools = limits.pools
-        models = (model, replace(model, pessimism=model.pessimism + 1.0))
         priors = [prior_of(p.device, p.gpus, shape) for p in pools]
-        self._prompts = [
-            [prompt_cost(m.of(p.name), prior, load) for p, prior in zip(pools, priors, strict=True)] for m in models
-        ]
-        self._steps = [
-            [step_cost(m.of(p.name), prior, load) for p, prior in zip(pools, priors, strict=True)] for m in models
-        ]
         own = [i for i, p in enumerate(pools) if p.role is Role.PREFILL]
         other = [i for i, p in enumerate(pools) if p.role is Role.DECODE]
         self._order = (*own, *reversed(other))  # who prefills first: own role first, then the last pools
-        self._atoms = length_atoms(load.prompt_cv2)
+        self._models = [(model.of(p.name), prior) for p, prior in zip(pools, priors, strict=True)]
+        demands = demands or (certain(load),)
+        self._prompts = [[(share, Prompts(self._models, one)) for share, one in d.prefill] for d in demands]
+        self._steps = [[(share, Steps(self._models, one)) for share, one in d.decode] for d in demands]
+        self._rates = [prompt_cost(m, prior, load) for m, prior in self._models]
         self._first: dict[Counts, Score] = {}
         self._then: dict[Counts, Score] = {}
         self._sides: dict[tuple[Role, Counts], Side] = {}
+        self._kept = (None, None) if kept is None else self.split(self._counts(kept), kept.prefill)
 
     def split(self, counts: Counts, prefill: int) -> tuple[Counts, Counts]:
         """(prefill, decode) workers by pool: own role first; what a role lacks is flipped, last pools first."""
@@ -105,13 +121,13 @@ class Desk:
     def prefill(self, crew: Counts) -> Score:
         """The prefill side of these workers."""
         if (score := self._first.get(crew)) is None:
-            score = self._first[crew] = self._score_prompts(crew)
+            score = self._first[crew] = self._score_prompts(crew) if is_smaller(crew, self._kept[0]) else NO_LOAD
         return score
 
     def decode(self, crew: Counts) -> Score:
         """The decode side of these workers."""
         if (score := self._then.get(crew)) is None:
-            score = self._then[crew] = self._score_steps(crew)
+            score = self._then[crew] = self._score_steps(crew) if is_smaller(crew, self._kept[1]) else NO_LOAD
         return score
 
     def rate(self, counts: Counts, prefill: int) -> Rating:
@@ -137,22 +153,12 @@ class Desk:
         return tuple(target.pools.get(p.name, 0) for p in self.limits.pools)
 
     def _score_prompts(self, crew: Counts) -> Score:
-        load = self._load
-        if load.arrival_rate <= 0:
-            return NO_LOAD
         seconds = self._slo.ttft_ms / 1000 / self._model.ttft_factor
-        kind, stern = (queue_of(members(crew, costs), load) for costs in self._prompts)
-        return Score(
-            utilisation_of(kind), first_within(kind, self._atoms, seconds), first_within(stern, self._atoms, seconds)
-        )
+        return worst(mixed([(share, one.score(crew, seconds)) for share, one in demand]) for demand in self._prompts)
 
     def _score_steps(self, crew: Counts) -> Score:
-        load = self._load
-        if load.arrival_rate * (load.output_tokens - 1) <= 0:
-            return NO_LOAD
         seconds = self._slo.tpot_ms / 1000 / self._model.tpot_factor
-        kind, stern = (batch_of(members(crew, costs), load) for costs in self._steps)
-        return Score(utilisation_of(kind), steps_within(kind, seconds), steps_within(stern, seconds))
+        return worst(mixed([(share, one.score(crew, seconds)) for share, one in demand]) for demand in self._steps)
 
     def _side(self, role: Role, crew: Counts) -> Side:
         if (side := self._sides.get((role, crew))) is None:
@@ -160,24 +166,95 @@ class Desk:
         return side
 
     def _forecast(self, role: Role, crew: Counts) -> Side:
-        load, model = self._load, self._model
+        """The side under the first demand."""
         if role is Role.PREFILL:
-            if load.arrival_rate <= 0:
-                return IDLE
-            return first_side(queue_of(members(crew, self._prompts[0]), load), load, model.ttft_factor, self._slo)
-        if load.arrival_rate * (load.output_tokens - 1) <= 0:
-            return IDLE
-        return steps_side(batch_of(members(crew, self._steps[0]), load), model.tpot_factor, self._slo)
+            queues = [(share, one.queue(crew), one.atoms) for share, one in self._prompts[0] if one.is_any]
+            return first_side(queues, self._model.ttft_factor, self._slo) if queues else IDLE
+        batches = [(share, one.batch(crew)) for share, one in self._steps[0] if one.is_any]
+        return steps_side(batches, self._model.tpot_factor, self._slo) if batches else IDLE
 
     def _drain_s(self, crew: Counts) -> float | None:
         """Seconds until the waiting prompt tokens are computed while new ones keep arriving; None: never."""
         load = self._load
         if load.waiting_tokens <= 0:
             return 0.0
-        spare = sum(n / cost.seconds for n, cost in zip(crew, self._prompts[0], strict=True)) - load.arrival_rate
+        spare = sum(n / cost.seconds for n, cost in zip(crew, self._rates, strict=True)) - load.arrival_rate
         return None if spare <= 0 else load.waiting_tokens / max(load.computed_tokens, 1.0) / spare
 
 
 def members(crew: Counts, costs: Sequence[Cost]) -> list[tuple[int, Cost]]:
     """(workers, cost) of every pool that lends some."""
     return [(n, cost) for n, cost in zip(crew, costs, strict=True) if n]
+
+
+class Prompts:
+    """Prefill crews under one load."""
+
+    def __init__(self, models: Sequence[tuple[Model, Prior]], load: Load) -> None:
+        """Price a prompt on each pool's workers, as the model says and one standard deviation dearer."""
+        self._load, self.atoms = load, length_atoms(load.prompt_cv2)
+        self.is_any = load.arrival_rate > 0
+        self._kind = [prompt_cost(m, prior, load) for m, prior in models]
+        self._stern = [prompt_cost(worse(m), prior, load) for m, prior in models]
+
+    def queue(self, crew: Counts) -> PromptQueue | float:
+        """Prompts in front of these workers."""
+        return queue_of(members(crew, self._kind), self._load)
+
+    def score(self, crew: Counts, seconds: float) -> Score:
+        """How many are in time."""
+        if not self.is_any:
+            return NO_LOAD
+        kind, stern = self.queue(crew), queue_of(members(crew, self._stern), self._load)
+        return Score(
+            utilisation_of(kind), first_within(kind, self.atoms, seconds), first_within(stern, self.atoms, seconds)
+        )
+
+
+class Steps:
+    """Decode crews under one load."""
+
+    def __init__(self, models: Sequence[tuple[Model, Prior]], load: Load) -> None:
+        """Price a step on each pool's workers; its doubt is asked for where a batch runs."""
+        self._load, self._models = load, models
+        self.is_any = load.arrival_rate * (load.output_tokens - 1) > 0
+        self._kind = [step_cost(m, prior, load) for m, prior in models]
+
+    def batch(self, crew: Counts) -> Batch | float:
+        """Requests that these workers run side by side."""
+        return batch_of(members(crew, self._kind), self._load)
+
+    def score(self, crew: Counts, seconds: float) -> Score:
+        """How many are in time."""
+        if not self.is_any:
+            return NO_LOAD
+        kind = self.batch(crew)
+        if not isinstance(kind, Batch):
+            return Score(kind, 0.0, 0.0)
+        costs = zip(crew, self._kind, self._models, strict=True)
+        slow = [(n, slower(cost, m, prior, kind.others, self._load)) for n, cost, (m, prior) in costs if n]
+        stern = batch_of(slow, self._load)
+        return Score(kind.utilisation, steps_within(kind, seconds), steps_within(stern, seconds))
+
+
+def worse(model: Model) -> Model:
+    """Every cost one standard deviation higher."""
+    return replace(model, pessimism=model.pessimism + 1.0)
+
+
+def mixed(scores: Sequence[tuple[float, Score]]) -> Score:
+    """The mean over loads, by their shares of the requests."""
+    if len(scores) == 1:
+        return scores[0][1]
+    return Score(*(sum(share * score[i] for share, score in scores) for i in range(3)))
+
+
+def worst(scores: Iterable[Score]) -> Score:
+    """Each figure at its worst."""
+    utilisation, kind, stern = zip(*scores, strict=True)
+    return Score(max(utilisation), min(kind), min(stern))
+
+
+def is_smaller(crew: Counts, kept: Counts | None) -> bool:
+    """Does the crew lack a worker that the kept one has?"""
+    return kept is None or any(n < m for n, m in zip(crew, kept, strict=True))

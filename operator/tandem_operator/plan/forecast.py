@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Method = Callable[[Sequence[float], int], "list[float | None]"]
 
 LEVEL_GAIN, TREND_GAIN = 0.5, 0.1  # Holt's alpha and beta: the common middle, not fitted to any trace
+SMOOTH_GAIN = 0.1  # Brown's alpha, the lower of what is usual
 LEAST_ERRORS = 4  # a forecaster with fewer past forecasts to be judged by does not speak
 LEAST_PERIOD = 8  # windows; shorter waves than this are noise of the rate window itself
 LEAST_CORRELATION = 0.6  # of the rate with itself one period before
@@ -121,7 +122,7 @@ def ahead(values: Sequence[float | None], steps: int) -> float | None:
 def choose(values: Sequence[float], steps: int) -> Judged:
     """The simplest method, unless a richer one has been clearly less wrong."""
     best = judge("constant", constant, values, steps)
-    for name, method in (("linear", linear), ("seasonal", seasonal)):
+    for name, method in (("smooth", smooth), ("linear", linear), ("seasonal", seasonal)):
         other = judge(name, method, values, steps)
         if other.error < CLEARLY * best.error:
             best = other
@@ -141,6 +142,16 @@ def judge(name: str, method: Method, values: Sequence[float], steps: int) -> Jud
 def constant(values: Sequence[float], steps: int) -> list[float | None]:  # noqa: ARG001
     """What is, stays."""
     return list(values)
+
+
+def smooth(values: Sequence[float], steps: int) -> list[float | None]:  # noqa: ARG001
+    """Simple exponential smoothing (Brown 1956): a level behind noise."""
+    level = values[0]
+    out: list[float | None] = [level]
+    for value in values[1:]:
+        level += SMOOTH_GAIN * (value - level)
+        out.append(level)
+    return out
 
 
 def linear(values: Sequence[float], steps: int) -> list[float | None]:

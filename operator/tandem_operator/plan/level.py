@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOISE = 0.05  # relative error of one window's mean that we never claim to beat
+NOISE = 0.01  # relative error of one window's mean that we never claim to beat; more of it is measured
 DRIFT = 0.03  # the level's random walk from one window to the next, relative: a gain of about 0.45 at that noise
 GATE = 3.0  # standard deviations beyond which an innovation is an outlier ...
 SHIFTED = 3  # ... unless so many come one after the other on the same side: then the level has moved

@@ -43,17 +43,6 @@ def outlook(history: Sequence[Window], load: Load, start_s: float, percentile: i
     )
 
 
-def at_least(told: Load, now: Load) -> Load:
-    """No less than what is needed now: a forecast of less is no reason to have less before it has come true."""
-    rate = max(told.arrival_rate, now.arrival_rate, LEAST_RATE)
-    return replace(
-        told,
-        arrival_rate=rate,
-        computed_tokens=max(x.arrival_rate * x.computed_tokens for x in (told, now)) / rate,
-        output_tokens=max(x.arrival_rate * x.output_tokens for x in (told, now)) / rate,
-    )
-
-
 def times(rate: float | None, tokens: float | None) -> float | None:
     """Tokens/s; no arrivals are no tokens, whatever their length."""
     if rate == 0:

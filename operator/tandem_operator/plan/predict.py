@@ -7,14 +7,14 @@ from math import erfc, exp, inf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem_operator.plan.facts import Prediction
-from tandem_operator.plan.queueing import POISSON, SERVICE_CV2, delay_of, length_atoms, peakedness
+from tandem_operator.plan.queueing import POISSON, SERVICE_CV2, Line, length_atoms, peakedness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tandem_operator.plan.calibrate import Fit
     from tandem_operator.plan.facts import Slo
-    from tandem_operator.plan.queueing import Delay
+    from tandem_operator.plan.queueing import Atoms, Delay
     from tandem_operator.plan.roofline import Prior
 
 CHUNK_TOKENS = 256  # KV travels chunk by chunk beside the compute; only the last chunk is waited for
@@ -36,6 +36,8 @@ class Load:
     waiting_tokens: float = 0.0  # prefill backlog now; priced as time to drain, never as infeasibility
     arrival_cv2: float | None = None  # squared coefficient of variation of the gaps; None: Poisson is assumed
     prompt_cv2: float | None = None  # of the prompts' lengths; None: not known
+    lasts_s: float | None = None  # None: for ever; else such moments come and go ...
+    usual: float = 0.0  # ... and this share of their work comes on the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,12 @@ def queue_of(members: Sequence[tuple[int, PromptCost]], load: Load) -> PromptQue
     """
     capacity = sum(n / cost.seconds for n, cost in members)
     rho = load.arrival_rate / capacity if capacity else inf
-    if rho >= 1:
+    passes_s = load.lasts_s if rho * load.usual < 1 else None
+    if rho >= 1 and passes_s is None:
         return rho
     shares = tuple((n / cost.seconds / capacity, cost) for n, cost in members if n)
-    delay = delay_of(rho, sum(n for n, _ in members), capacity, variability(load), service_cv2(shares, load))
-    return PromptQueue(rho, delay, shares)
+    line = Line(sum(n for n, _ in members), capacity, variability(load), service_cv2(shares, load))
+    return PromptQueue(rho, line.steady(rho) if passes_s is None else line.passing(rho, load.usual, passes_s), shares)
 
 
 def service_cv2(shares: Sequence[Share], load: Load) -> float:
@@ -208,19 +211,17 @@ def predict_ttft(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> S
     if load.arrival_rate <= 0:
         return Side(0.0, 0.0, 1.0)
     members = [(c.workers, prompt_cost(model.of(c.pool), c.prior, load)) for c in crews if c.workers]
-    return first_side(queue_of(members, load), load, model.ttft_factor, slo)
+    return first_side([(1.0, queue_of(members, load), length_atoms(load.prompt_cv2))], model.ttft_factor, slo)
 
 
-def first_side(queue: PromptQueue | float, load: Load, factor: float, slo: Slo) -> Side:
-    """The side of a queue, its percentile found by bisection."""
-    if not isinstance(queue, PromptQueue):
-        return Side(queue, None, 0.0)
-    atoms = length_atoms(load.prompt_cv2)
+def first_side(queues: Sequence[tuple[float, PromptQueue | float, Atoms]], factor: float, slo: Slo) -> Side:
+    """The side of the queues that some loads make, each with its share of the requests; percentile by bisection."""
 
     def within(seconds: float) -> float:
-        return first_within(queue, atoms, seconds / factor)
+        return sum(share * first_within(queue, atoms, seconds / factor) for share, queue, atoms in queues)
 
-    return Side(queue.utilisation, quantile_ms(within, slo.percentile / 100), within(slo.ttft_ms / 1000))
+    utilisation = sum(share * utilisation_of(queue) for share, queue, _ in queues)
+    return Side(utilisation, quantile_ms(within, slo.percentile / 100), within(slo.ttft_ms / 1000))
 
 
 def drain_s(crews: Sequence[Crew], load: Load, model: Model) -> float | None:
@@ -251,6 +252,12 @@ def step_cost(model: Model, prior: Prior, load: Load) -> StepCost:
     alone = max(model.step_s(prior, 1.0, context), LEAST_S)
     full = model.step_s(prior, max(room, 2.0), context)
     return StepCost(alone, max(full - alone, 0.0) / (max(room, 2.0) - 1.0), room)
+
+
+def slower(cost: StepCost, model: Model, prior: Prior, batch: float, load: Load) -> StepCost:
+    """The line one standard deviation higher, by the model's doubt of a step of this batch."""
+    factor = 1 + model.decode.doubt(prior.step_parts(max(batch, 1.0), load.prompt_tokens + load.output_tokens / 2))
+    return StepCost(cost.alone_s * factor, cost.slope_s * factor, cost.room)
 
 
 class Batch(NamedTuple):
@@ -341,19 +348,20 @@ def predict_tpot(crews: Sequence[Crew], load: Load, model: Model, slo: Slo) -> S
     if load.arrival_rate * (load.output_tokens - 1) <= 0:
         return Side(0.0, 0.0, 1.0)
     members = [(c.workers, step_cost(model.of(c.pool), c.prior, load)) for c in crews if c.workers]
-    return steps_side(batch_of(members, load), model.tpot_factor, slo)
+    return steps_side([(1.0, batch_of(members, load))], model.tpot_factor, slo)
 
 
-def steps_side(batch: Batch | float, factor: float, slo: Slo) -> Side:
-    """The side of a batch, its percentile found by bisection."""
-    if not isinstance(batch, Batch):
-        return Side(batch, None, 0.0)
+def steps_side(batches: Sequence[tuple[float, Batch | float]], factor: float, slo: Slo) -> Side:
+    """The side of the batches that some loads make, each with its share of the requests; percentile by bisection."""
 
     def within(seconds: float) -> float:
-        return steps_within(batch, seconds / factor)
+        return sum(share * steps_within(batch, seconds / factor) for share, batch in batches)
 
+    utilisation = sum(share * utilisation_of(batch) for share, batch in batches)
     latency = quantile_ms(within, slo.percentile / 100)
-    return Side(batch.utilisation, latency, within(slo.tpot_ms / 1000), batch.others)
+    heaviest = batches[-1][1]
+    others = heaviest.others if isinstance(heaviest, Batch) else None
+    return Side(utilisation, latency, within(slo.tpot_ms / 1000), others)
 
 
 def variability(load: Load) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log, pi, sqrt
 from statistics import NormalDist
 
 POISSON = 1.0  # squared coefficient of variation of the gaps between arrivals that nobody measured
@@ -17,16 +17,28 @@ Atoms = tuple[tuple[float, float], ...]  # (multiple of the mean, probability)
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Waiting time before service: P(W > t) = waits · exp(-t / mean_s)."""
+    """Waiting time before service: P(W > t) = waits · exp(-t / mean_s), behind what has piled up: 0 to `piled_s`."""
 
     waits: float
     mean_s: float  # of those that wait
+    piled_s: float = 0.0  # at the end of an overload; it grows evenly, and all wait
 
     def within(self, seconds: float) -> float:
         """P(W <= seconds)."""
+        if seconds < 0:
+            return 0.0
+        if self.piled_s > 0:
+            return self._within_pile(seconds)
         if self.mean_s <= 0:  # neither arrivals nor service vary: nobody waits
-            return 1.0 if seconds >= 0 else 0.0
-        return 1.0 - self.waits * exp(-seconds / self.mean_s) if seconds >= 0 else 0.0
+            return 1.0
+        return 1.0 - self.waits * exp(-seconds / self.mean_s)
+
+    def _within_pile(self, seconds: float) -> float:
+        """The mean of 1 - exp(-(seconds - u) / mean_s) over u from 0 to piled_s; 0 where u is more than seconds."""
+        mean, most = self.mean_s, min(seconds, self.piled_s)
+        if mean <= 0:
+            return most / self.piled_s
+        return (most - mean * (exp((most - seconds) / mean) - exp(-seconds / mean))) / self.piled_s
 
 
 def delay_of(rho: float, servers: int, capacity: float, arrival_cv2: float, service_cv2: float) -> Delay:
@@ -40,6 +52,33 @@ def delay_of(rho: float, servers: int, capacity: float, arrival_cv2: float, serv
     bursts = peakedness(arrival_cv2) ** (0.5 + 0.5 / sqrt(servers))
     chance = rho ** ((sqrt(2.0 * (servers + 1)) - 1.0) / bursts)
     return Delay(chance, (arrival_cv2 + service_cv2) / 2.0 / (capacity * (1.0 - rho)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Servers in a line; `capacity` in requests/s over all of them."""
+
+    servers: int
+    capacity: float
+    arrival_cv2: float
+    service_cv2: float
+
+    def steady(self, rho: float) -> Delay:
+        """The wait under a load that stays (rho < 1)."""
+        return delay_of(rho, self.servers, self.capacity, self.arrival_cv2, self.service_cv2)
+
+    def passing(self, rho: float, usual: float, lasts_s: float) -> Delay:
+        """The wait in a moment that lasts so long and began as usual, with that share of its load (rho·usual < 1).
+
+        Work in front of the servers is a Brownian motion held above 0 with variance ρ·(Ca² + Cs²)/capacity a second
+        (heavy traffic): it spreads by √(2·variance·t/π) in the mean, and in an overload drifts up by ρ - 1 a second.
+        """
+        variance = rho * (self.arrival_cv2 + self.service_cv2) / self.capacity
+        mean = self.steady(rho * usual).mean_s + sqrt(2 * variance * lasts_s / pi)
+        if rho >= 1:
+            return Delay(1.0, mean, (rho - 1.0) * lasts_s)
+        steady = self.steady(rho)
+        return Delay(steady.waits, min(steady.mean_s, mean))
 
 
 def length_atoms(cv2: float | None) -> Atoms:

@@ -1,16 +1,16 @@
-"""Scale-down: only after confirmed slack, and only to a plan that would carry the busiest window with headroom."""
+"""Scale-down: only after confirmed slack, and only to a plan that would have carried what came, and what may come."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.desk import Desk
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_window
+from tandem_operator.plan.scenarios import seen
 from tandem_operator.plan.search import Bar, Region, Search
-from tandem_operator.plan.study import load_of, reach, with_headroom
+from tandem_operator.plan.study import reach
 from tandem_operator.plan.words import alternatives, forecast_words, move_words
 
 if TYPE_CHECKING:
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.desk import Option
     from tandem_operator.plan.facts import Slo, Window
-    from tandem_operator.plan.predict import Load
     from tandem_operator.plan.study import Study
 
 
 def release_slack(case: Study) -> Decision | None:
-    """The cheapest smaller plan that keeps both targets if 0.8 of what it can take is the down window's heaviest load.
+    """The cheapest smaller plan that keeps both targets, surely, under what came and under what may come.
 
-    The headroom is in the load: a share of the targets would ask a smaller plan to be faster than the device is.
+    What came: the down window's loads, and as long as there are any those of the whole history, which may come again.
+    What may come: the forecast, with each error that it has made. A role that keeps its workers needs no proof.
     """
     limits, shape, now = case.seen.limits, case.seen.model, case.current
     recent = windows_of(case)
-    if recent is None or shape is None or not all(is_calm(recent, i, limits.slo) for i in range(len(recent))):
+    if recent is None or shape is None or not is_calm(recent, limits.slo):
         return None
-    load = with_headroom(heaviest(recent, case))
-    desk = Desk(limits, shape, heavier(load, case.provided.load) if case.provided else load, case.model, limits.slo)
+    is_used = any(w.arrival_rate for w in recent)
+    demands = (seen(recent, case.load), seen(case.seen.history, case.load), case.foreseen) if is_used else ()
+    desk = Desk(limits, shape, case.load, case.model, limits.slo, demands, kept=now.target)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)
     smaller = Region(low, high, most_gpus=now.gpus - 1, below_cost=now.cost)
@@ -52,37 +53,23 @@ def windows_of(case: Study) -> Sequence[Window] | None:
     return [w for w in recent if w.at >= since]
 
 
-def is_calm(windows: Sequence[Window], index: int, slo: Slo) -> bool:
-    """Within both targets, or confirmed idle: an unknown window is never slack."""
-    if windows[index].arrival_rate is None:
+def is_calm(windows: Sequence[Window], slo: Slo) -> bool:
+    """Were both targets met, by as many requests as the SLO asks for, and is nothing missed or unknown now?
+
+    One window's verdict is chance: at a burst's onset arrivals outrun completions, and all are in time for all that.
+    """
+    if any(w.arrival_rate is None for w in windows) or not is_met(windows, slo):
         return False
-    verdict = judge_window(windows[: index + 1], slo)
+    weighed = [(w.request_rate, w.attainment) for w in windows if w.request_rate and w.attainment is not None]
+    met, ended = sum(rate * share for rate, share in weighed), sum(rate for rate, _ in weighed)
+    blind = [i for i, w in enumerate(windows) if w.attainment is None or w.request_rate is None]
+    return met * 100 >= slo.percentile * ended and all(is_met(windows[: i + 1], slo) for i in blind)
+
+
+def is_met(windows: Sequence[Window], slo: Slo) -> bool:
+    """Is the newest of them within both targets, or confirmed idle?"""
+    verdict = judge_window(windows, slo)
     return verdict.answer is Answer.YES or verdict.reason == "NoTraffic"
-
-
-def heaviest(windows: Sequence[Window], case: Study) -> Load:
-    """Each figure at its highest over the windows and the forecast: the smaller plan must carry all of it at once."""
-    share = case.load.computed_tokens / case.load.prompt_tokens if case.load.prompt_tokens else 1.0
-    loads = [load_of(windows[: i + 1], share) for i in range(len(windows))]
-    loads += [case.later.load] if case.later else []
-    return replace(
-        case.load,
-        arrival_rate=max(x.arrival_rate for x in loads),
-        prompt_tokens=max(x.prompt_tokens for x in loads),
-        computed_tokens=max(x.computed_tokens for x in loads),
-        output_tokens=max(x.output_tokens for x in loads),
-    )
-
-
-def heavier(a: Load, b: Load) -> Load:
-    """Both roles' work at the higher of the two; the rate as well, and lengths to match."""
-    rate = max(a.arrival_rate, b.arrival_rate, 1e-9)
-    return replace(
-        a,
-        arrival_rate=rate,
-        computed_tokens=max(x.arrival_rate * x.computed_tokens for x in (a, b)) / rate,
-        output_tokens=max(x.arrival_rate * x.output_tokens for x in (a, b)) / rate,
-    )
 
 
 def shrink(case: Study, option: Option, windows: int) -> Decision:
@@ -91,8 +78,8 @@ def shrink(case: Study, option: Option, windows: int) -> Decision:
     seconds = case.seen.limits.steadiness.down_window_s
     message = (
         f"{move_words(case.current.target, option.target)}: both targets were met in all {windows} windows of "
-        f"{seconds} s; with the heaviest of their loads as 80 % predicted {forecast_words(option.forecast, slo)}; "
-        f"GPUs given back: {case.current.gpus - option.gpus}"
+        f"{seconds} s; with their loads, and those that are forecast, predicted "
+        f"{forecast_words(option.forecast, slo)}; GPUs given back: {case.current.gpus - option.gpus}"
     )
     chosen = case.desk.weigh(option.target, case.current.target)
     return Decision(

@@ -13,9 +13,10 @@ from tandem_operator.plan.candidates import cost_of, crews, is_legal
 from tandem_operator.plan.desk import Desk, Option
 from tandem_operator.plan.facts import Answer, Role, Target, Verdict
 from tandem_operator.plan.judge import Breach, breach, is_idle
-from tandem_operator.plan.outlook import at_least, outlook
+from tandem_operator.plan.outlook import LEAST_WINDOWS, outlook
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of, weighed
+from tandem_operator.plan.scenarios import certain, foreseen
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from tandem_operator.plan.calibrate import Calibration, Fit
     from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
     from tandem_operator.plan.predict import Crew, Forecast
+    from tandem_operator.plan.scenarios import Demand
     from tandem_operator.plan.search import Found
 
 TIME_LEFT = 0.8  # prefill workers below this busy share are not what prompts wait for
 MIN_EXCESS = 3  # windows that must tell the same
 LEAST_EXCESS, MOST_EXCESS = 1.1, 4.0
 LONG_QUEUE = 2.0  # prompts for each prefill worker
-HEADROOM = 0.8  # the busiest load must be at most this share of what a smaller plan carries before a pool shrinks
 CLEARLY = 0.05  # a move must promise this much more attainment than staying
 OVERLOADED = 0.05  # a plan below this attainment is sure to fail, as one beyond its capacity is
 LESS_OVERLOAD = 0.9  # ... another may then replace it that has at most this share of its overload
@@ -61,24 +62,22 @@ class Study:
 
     @cached_property
     def later(self) -> Study | None:
-        """The same under the load to provide for until new replicas serve; None: nobody has seen a start yet."""
-        start_s, shape = self.seen.start_s, self.seen.model
+        """The same under the loads to provide for until new replicas serve; None: nobody has seen a start yet."""
+        start_s, shape, history = self.seen.start_s, self.seen.model, self.seen.history
         if start_s is None or shape is None:
             return None
-        return self.under(outlook(self.seen.history, self.load, start_s, self.seen.limits.slo.percentile), start_s)
+        load = outlook(history, self.load, start_s, self.seen.limits.slo.percentile)
+        desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo, (self.foreseen,))
+        current = desk.weigh(self.current.target, self.current.target)
+        return replace(self, load=load, desk=desk, current=current, ahead_s=start_s)
 
     @cached_property
-    def provided(self) -> Study | None:
-        """The same as `later`, but no less than what is needed now."""
-        return None if self.later is None else self.under(at_least(self.later.load, self.load), self.later.ahead_s)
-
-    def under(self, load: Load, ahead_s: float) -> Study:
-        """The same plans under another load."""
-        shape = self.seen.model
-        assert shape is not None  # noqa: S101  # there would be no study
-        desk = Desk(self.seen.limits, shape, load, self.model, self.seen.limits.slo)
-        current = desk.weigh(self.current.target, self.current.target)
-        return replace(self, load=load, desk=desk, current=current, ahead_s=ahead_s)
+    def foreseen(self) -> Demand:
+        """The loads that may come by the time that new replicas serve."""
+        history, start_s = self.seen.history, self.seen.start_s
+        if start_s is None or len(history) < LEAST_WINDOWS:
+            return certain(self.load)
+        return foreseen(history, self.load, start_s)
 
     @cached_property
     def search(self) -> Search:
@@ -260,9 +259,19 @@ def batch_room(history: Sequence[Window], most: int) -> float:
 
     Prompts that wait while prefill workers have time wait for tickets: then the batch that runs is all that there is
     room for (KV memory, long contexts), whatever the configuration says. Some windows must agree: at the onset of a
-    burst prompts wait as well, and the mean over the window still says that the workers have time.
+    burst prompts wait as well, and the mean over the window still says that the workers have time. And a batch that ran
+    once has room: prompts also wait behind a long one while other prefill workers are idle.
     """
-    return max(shown_room(window, most) for window in history[-MIN_EXCESS:])
+    shown = max(shown_room(window, most) for window in history[-MIN_EXCESS:])
+    return min(max(shown, *(ran(window, history[-1]) for window in history)), float(most))
+
+
+def ran(window: Window, now: Window) -> float:
+    """The batch that ran in a window, in requests of the length of now; 0 where it is not known."""
+    use, then, here = window.decode, window.prompt_tokens, now.prompt_tokens
+    if not use.tokens_rate or not use.steps_rate or not then or not here:
+        return 0.0
+    return use.tokens_rate / use.steps_rate * min(then / here, 1.0)
 
 
 def shown_room(seen: Window, most: int) -> float:
@@ -290,8 +299,3 @@ def model_of(calibration: Calibration, load: Load, max_batch: float) -> Model | 
             return Verdict(Answer.UNKNOWN, "NotCalibrated", f"no window shows {role} workers at work yet")
     # A role that the load does not need has no cost to be asked for; the plain prior stands in.
     return Model(calibration.prefill or UNCALIBRATED, calibration.decode or UNCALIBRATED, max_batch)
-
-
-def with_headroom(load: Load) -> Load:
-    """The load that a smaller plan has to carry."""
-    return replace(load, arrival_rate=load.arrival_rate / HEADROOM)

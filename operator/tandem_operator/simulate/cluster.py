@@ -11,6 +11,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.plan.facts import Role
+from tandem_operator.simulate.counters import Bunches
 from tandem_operator.simulate.ledger import Ledger
 from tandem_operator.simulate.link import Network
 from tandem_operator.simulate.quantile import percentile
@@ -52,10 +53,9 @@ class Cluster:
         self.gone: list[SimWorker] = []
         self.ledger = Ledger(slo)
         self.arrived = self.lost = self.preempted = 0
-        self._router = router or LeastBacklog()
-        self._short = short_tokens
-        self._arrivals = arrivals
-        self._next = next(arrivals, None)
+        self.bunches = Bunches()
+        self._router, self._short = router or LeastBacklog(), short_tokens
+        self._arrivals, self._next = arrivals, next(arrivals, None)
         self._events: list[Event] = []
         self._order = 0
         self._unplaced: list[Request] = []
@@ -116,6 +116,7 @@ class Cluster:
             raise ValueError(f"request {self.arrived + 1} arrives at {request.arrived} s, before its predecessor: sort")
         self.now = request.arrived
         self.arrived += 1
+        self.bunches.add(self.now)
         self._next = next(self._arrivals, None)
         self._place(request)
 

@@ -39,6 +39,7 @@ class Ledger:
         "output_sum",
         "path",
         "prompt",
+        "prompt_squares",
         "prompt_sum",
         "retries",
         "tpot",
@@ -51,7 +52,7 @@ class Ledger:
         self.prompt, self.output, self.retries = array("i"), array("i"), array("i")
         self.path, self.is_met = array("b"), array("b")
         self.first_ttft = array("d")
-        self.prompt_sum = self.output_sum = self.met = 0
+        self.prompt_sum = self.prompt_squares = self.output_sum = self.met = 0
         self.folded = self.first_folded = 0
         self._ttft_sketch, self._tpot_sketch = Sketch(), Sketch()
         self._ttft_s = slo.ttft_ms / 1000 if slo else inf
@@ -83,6 +84,7 @@ class Ledger:
         self.is_met.append(is_met)
         self.met += is_met
         self.prompt_sum += request.prompt
+        self.prompt_squares += request.prompt * request.prompt
         self.output_sum += request.output
 
     def attainment(self, since: int = 0) -> float | None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tandem_operator.simulate.cluster import Cluster
     from tandem_operator.simulate.request import Finished
 
+# Bins of a window in which arrivals are counted; else they are as long as the TTFT target: what comes in bunches within
+# it can be in time, and what comes in longer ones shows in the rate.
+LEAST_BINS = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
@@ -25,7 +29,9 @@ class Scrape:
     arrived: int
     started: int
     finished: int
+    bunches: int  # squares of the arrivals in each bin
     prompt_tokens: int  # of the finished
+    prompt_squares: int
     output_tokens: int
     by_role: dict[Role, Counters]
 
@@ -41,12 +47,15 @@ class Prometheus:
     def scrape(self, cluster: Cluster) -> None:
         """Keep the counters of now, and forget what no window needs."""
         totals = {role: Counters() for role in Role}
-        for worker in cluster.workers:
+        for worker in (*cluster.workers, *cluster.gone):
             for role, total in totals.items():
                 total.add(worker.counters[role])
         book = cluster.ledger
-        counts = cluster.arrived, book.first_folded + len(book.first_ttft), len(book), book.prompt_sum, book.output_sum
-        self.scrapes.append(Scrape(cluster.now, *counts, totals))
+        if not self.scrapes:
+            cluster.bunches.bin_s = min(self.slo.ttft_ms / 1000, self.seconds / LEAST_BINS)
+        counts = cluster.arrived, book.first_folded + len(book.first_ttft), len(book), cluster.bunches.squares
+        sums = book.prompt_sum, book.prompt_squares, book.output_sum
+        self.scrapes.append(Scrape(cluster.now, *counts, *sums, totals))
         while len(self.scrapes) > 2 and self.scrapes[1].at <= cluster.now - self.seconds:
             self.scrapes.pop(0)
 
@@ -70,6 +79,8 @@ class Prometheus:
             decode=use_of(Role.DECODE, old, new, span, cluster),
             prefill_workers=len(cluster.serving(Role.PREFILL)),
             decode_workers=len(cluster.serving(Role.DECODE)),
+            arrival_cv2=dispersion(old, new, cluster.bunches.bin_s),
+            prompt_cv2=variation(old, new),
         )
 
     def busy(self, role: Role) -> float:
@@ -79,6 +90,23 @@ class Prometheus:
         a, b = self.scrapes[-2].by_role[role], self.scrapes[-1].by_role[role]
         spent = b.prefill_busy + b.decode_busy - a.prefill_busy - a.decode_busy
         return max(spent, 0.0) / max(self.scrapes[-1].at - self.scrapes[-2].at, 1e-9)
+
+
+def dispersion(old: Scrape, new: Scrape, bin_s: float) -> float | None:
+    """Index of dispersion of the arrivals between two scrapes: variance over mean of their number in a bin."""
+    bins, arrived = (new.at - old.at) / bin_s, new.arrived - old.arrived
+    if bins < 2 or not arrived:
+        return None
+    each = arrived / bins
+    return max((new.bunches - old.bunches) / bins - each * each, 0.0) * bins / (bins - 1) / each
+
+
+def variation(old: Scrape, new: Scrape) -> float | None:
+    """Squared coefficient of variation of the finished prompts' lengths; None for fewer than two."""
+    count, total = new.finished - old.finished, new.prompt_tokens - old.prompt_tokens
+    if count < 2:
+        return None
+    return max((new.prompt_squares - old.prompt_squares) * count / total**2 - 1.0, 0.0)
 
 
 def mean(total: int, count: int) -> float | None:

@@ -19,6 +19,7 @@ from tandem_operator.plan.predict import (
     queue_of,
     steps_side,
 )
+from tandem_operator.plan.queueing import length_atoms
 from tandem_operator.plan.search import Bar, Region, Search
 from tests.plan.examples import H100, H200, NOW, SMOL, observed, pinned, pool, starving
 from tests.plan.test_search import FAST, MODEL, SLOW, limits_of, whole
@@ -103,7 +104,7 @@ def test_units_all_times_longer_by_a_factor(k, use, workers, cv2, percentile):
         prompts = queue_of([(workers, PromptCost(1.0 * k, 0.2 * k, 0.01 * k))], load)
         load = replace(load, arrival_rate=use * workers / (0.02 * k * 49))
         steps = batch_of([(workers, StepCost(0.03 * k, 0.01 * k, 1e9))], load)
-        return first_side(prompts, load, 1.0, slo), steps_side(steps, 1.0, slo)
+        return first_side([(1.0, prompts, length_atoms(cv2))], 1.0, slo), steps_side([(1.0, steps)], 1.0, slo)
 
     for plain, scaled in zip(sides(1.0), sides(k), strict=True):
         assert scaled.utilisation == pytest.approx(plain.utilisation)
