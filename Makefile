@@ -66,8 +66,8 @@ cluster: $(CLUSTER)  ## the one-machine control plane
 
 model: $(MODEL)  ## the model that the local worker image carries
 
-bench-transfer: env  ## how fast pages move between two workers, beside a plain copy
-	$(PY) -m e2e.bench.transfer --data $(DATA)
+bench-transfer: env model  ## how fast pages move between two workers, beside the bare means (ARGS=--page writes the page)
+	$(PY) -m e2e.bench.transfer --data $(DATA) $(ARGS)
 
 bench-engine: env model  ## tokens a second beside transformers; and two more engines (ARGS="--peers build/peers", --docs)
 	$(PY) -m e2e.bench.engine $(ARGS)

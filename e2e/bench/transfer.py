@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -202,6 +204,11 @@ def both_cpu_s(pipe: Connection) -> float:
     return float(pipe.recv()) + cpu_s()
 
 
+def names(text: str) -> list[str]:
+    """`tcp,shm` → both; empty: none."""
+    return [name for name in text.split(",") if name]
+
+
 def side_by_side(backend: str, sizes: dict[str, int], repeats: int) -> list[Row]:
     """The bare means at 64 MiB (or the largest size), then the transfer at every size, held against it."""
     name, measure_base = BASES[backend]
@@ -227,19 +234,19 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = parse_sizes(options.sizes)
     rows: list[Row] = []
-    for backend in options.backends.split(","):
+    for backend in names(options.backends):
         rows += side_by_side(backend, sizes, options.repeats)
-    for backend in options.latency.split(",") if options.latency else ():
-        rows += latencies(backend, options.requests_each)
     trace = options.data / "mooncake_conversation_trace.jsonl"
     if trace.is_file():
         for workers, by_overlap in product((4, 8, 16), (False, True)):
             share, counted = saved_share(trace, workers, options.requests, by_overlap=by_overlap)
             placed = "by overlap" if by_overlap else "in turn"
             rows.append(against(f"bytes saved, {workers} decode workers, placed {placed}", share, "share", counted))
-    write("transfer", rows)
-    if options.page:
-        put("transfer", "make bench-transfer", rows)
+    late = [row for backend in names(options.latency) for row in latencies(backend, options.requests_each)]
+    write("transfer", rows + late)
+    for section, part in (("transfer", rows), ("transfer-latency", late)) if options.page else ():
+        if part:
+            put(section, shlex.join(["python", "-m", "e2e.bench.transfer", *sys.argv[1:]]), part)
     leave(0)
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import aiohttp
 from aiohttp import web
 
+from tandem_router.engines.base import BrokenStreamError
 from tandem_router.errors import RefusedError, refusal
 from tandem_router.ledger import Ledger
-from tandem_router.mail import CONNECT_S
+from tandem_router.mail import CONNECT_S, whole
 from tandem_router.mounted import Keys
 from tandem_router.placement import Pair
 from tandem_router.proxy import MAX_BODY, Proxy
 from tandem_router.workers import Registry
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+TOKENS = ("/tokenize", "/detokenize")
 LOOKS = ("/v1/models", "/health", "/ready", "/metrics")
-MODELS_S = 5.0
-MODELS_TRIES = 3
-LONGEST_MODELS = 1024 * 1024
+ANSWER_S = 5.0
+ANSWER_TRIES = 3
 
 
 class Face:
@@ -35,6 +36,8 @@ class Face:
         app = web.Application(client_max_size=MAX_BODY, middlewares=guards)
         for path in COMPLETIONS:
             app.router.add_post(path, self._proxy.completion)
+        for path in TOKENS:
+            app.router.add_post(path, self.tokens)
         app.router.add_get("/v1/models", self.models)
         return self._with_looks(app)
 
@@ -70,25 +73,36 @@ class Face:
 
     async def models(self, _request: web.Request) -> web.Response:
         """The list of the first worker that gives one: all workers of a resource serve the same model."""
-        timeout = aiohttp.ClientTimeout(total=MODELS_S, sock_connect=CONNECT_S)
+        return await self._any_worker("GET", "/v1/models", b"")
+
+    async def tokens(self, request: web.Request) -> web.Response:
+        """/tokenize and /detokenize: any worker's tokenizer is everybody's."""
+        try:
+            return await self._any_worker("POST", request.path, await self._proxy.body(request))
+        except RefusedError as error:
+            return refusal(error)
+
+    async def _any_worker(self, method: str, path: str, body: bytes) -> web.Response:
+        """The first answer that is the client's: good, or a refusal of what it asked."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
         troubles = []
-        for worker in [w for w in self._registry.workers if w.can_serve][:MODELS_TRIES]:
+        for worker in [w for w in self._registry.workers if w.can_serve][:ANSWER_TRIES]:
             try:
-                async with self._session.get(f"http://{worker.address}/v1/models", timeout=timeout) as response:
-                    body = await response.content.read(LONGEST_MODELS)
-                    if response.status == 200:
-                        return web.Response(body=body, content_type="application/json")
+                async with self._session.request(
+                    method, f"http://{worker.address}{path}", data=body or None, timeout=timeout, allow_redirects=False
+                ) as response:
+                    if response.status < 500:
+                        answer = await whole(response)
+                        return web.Response(status=response.status, body=answer, content_type="application/json")
                     troubles.append(f"{worker.name} answered {response.status}")
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, BrokenStreamError) as error:
                 troubles.append(f"{worker.name}: {type(error).__name__} {error}")
         words = "; ".join(troubles) or "no worker is ready"
-        return refusal(
-            RefusedError(503, f"The list of models is not to be had: {words}.", "no_worker", retry_after_s=1)
-        )
+        return refusal(RefusedError(503, f"No worker answered {path}: {words}.", "no_worker", retry_after_s=1))
 
     async def nowhere(self, request: web.Request) -> web.Response:
         """A path or a method that is not served."""
-        if request.path in (*COMPLETIONS, *LOOKS):
+        if request.path in (*COMPLETIONS, *TOKENS, *LOOKS):
             return refusal(
                 RefusedError(405, f"{request.method} is not a method of {request.path}.", "method_not_allowed")
             )

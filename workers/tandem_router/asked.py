@@ -8,6 +8,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from tandem_router.errors import RefusedError
+from tandem_router.overlap import prompt_blocks
 
 # Bytes of JSON per prompt token, for weighing requests against each other before a tokeniser has seen them.
 BYTES_PER_TOKEN = 4
@@ -27,6 +28,7 @@ class Asked:
     stream: bool
     wants_usage: bool
     prompt_tokens: int  # an estimate, by length
+    blocks: tuple[str, ...] = ()  # see overlap.py
 
 
 def read_asked(raw: bytes) -> Asked:
@@ -40,7 +42,9 @@ def read_asked(raw: bytes) -> Asked:
         sent["stream_options"] = {**options, "include_usage": True}
     unchanged = len(sent) == len(fields) and (not stream or wants_usage)
     body = raw if unchanged else msgspec.json.encode(sent)
-    return Asked(body, stream, wants_usage, max(len(raw) // BYTES_PER_TOKEN, 1))
+    content = bytes(fields.get("messages", fields.get("prompt", b"")))
+    blocks = prompt_blocks(content, bytes(fields.get("tools", b"")))
+    return Asked(body, stream, wants_usage, max(len(raw) // BYTES_PER_TOKEN, 1), blocks)
 
 
 def _fields(raw: bytes) -> dict[str, msgspec.Raw]:

@@ -13,6 +13,7 @@ from tandem_router.engines.base import BadAnswerError, BrokenStreamError, Engine
 from tandem_router.errors import RefusedError
 from tandem_router.mail import CONNECT_S, Heard, Mail, UnreachableError
 from tandem_router.metrics import Metrics
+from tandem_router.overlap import Overlap
 from tandem_router.placement import Ask, Nowhere, Pair, Tried, culprits
 from tandem_router.workers import Registry, Share
 
@@ -92,13 +93,20 @@ class Attempts:
     """Finds a pair that answers."""
 
     def __init__(
-        self, registry: Registry, bell: Bell, session: aiohttp.ClientSession, engine: Engine, metrics: Metrics
+        self,
+        registry: Registry,
+        bell: Bell,
+        session: aiohttp.ClientSession,
+        engine: Engine,
+        metrics: Metrics,
+        overlap: Overlap,
     ) -> None:
         self._registry = registry
         self._bell = bell
         self._session = session
         self._engine = engine
         self._metrics = metrics
+        self._overlap = overlap
 
     async def answer(self, asked: Asked, path: str, headers: dict[str, str], request_id: str) -> Answer:
         """The first answer that is the client's. Raises RefusedError (503) when no pair gave one."""
@@ -134,7 +142,8 @@ class Attempts:
         clock = asyncio.get_running_loop().time
         end = clock() + WORKER_WAIT_S
         while True:
-            choice = self._registry.choose(Ask(asked.prompt_tokens), tried, clock())
+            ask = Ask(asked.prompt_tokens, self._overlap.cached(asked.blocks))
+            choice = self._registry.choose(ask, tried, clock())
             left = end - clock()
             if isinstance(choice, Pair) or tried.pairs or tried.workers or left <= 0:
                 return choice
@@ -143,7 +152,8 @@ class Attempts:
     async def _try(self, pair: Pair, asked: Asked, mail: Mail) -> Answer | Failure:
         """One pair, up to its first bytes."""
         errand = self._engine.errand(pair, asked.body)
-        share = self._registry.begin(pair, asked.prompt_tokens)
+        had = self._overlap.cached(asked.blocks).get((pair.prefill or pair.decode).name, 0)
+        share = self._registry.begin(pair, max(asked.prompt_tokens - had, 0))
         came = None
         try:
             came = await carry_out(errand, pair, share, mail)

@@ -54,7 +54,7 @@ class Mail:
         heard = None
         try:
             streamed = response.status == 200 and response.content_type == "text/event-stream"
-            came = await (response.content.readany() if streamed else _whole(response))
+            came = await (response.content.readany() if streamed else whole(response))
             if streamed and not came:
                 raise BrokenStreamError("the worker ended the stream before its first byte")
             if streamed and came.startswith(ERROR_MARKS):
@@ -113,7 +113,8 @@ async def _end(*tasks: asyncio.Task[Heard]) -> None:
             found.response.close()
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def whole(response: aiohttp.ClientResponse) -> bytes:
+    """All of an answer. Raises BrokenStreamError where it is too long."""
     parts, size = [], 0
     while data := await response.content.readany():
         size += len(data)

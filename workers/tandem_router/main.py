@@ -24,10 +24,13 @@ from tandem_router.app import Face
 from tandem_router.attempts import Attempts, Bell, new_session
 from tandem_router.discovery import Discovery, Selection
 from tandem_router.engines import ENGINES
+from tandem_router.followers import Followers
 from tandem_router.ledger import Ledger
 from tandem_router.mounted import Certificate, Keys, Mounted, MountError, follow
+from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
+from tandem_router.tracing import make_tracing
 from tandem_router.workers import Registry
 
 DRAIN_S = 25.0
@@ -137,11 +140,17 @@ async def serve(
 
     def changed() -> None:
         ledger.metrics.workers(registry.serving())
+        if settings.engine == "tandem":  # others tell of their pages in ways of their own
+            caches.sync(registry.workers)
         bell.ring()
 
-    registry.on_change = changed
     async with new_session() as workers, aiohttp.ClientSession() as api:
-        proxy = Proxy(Attempts(registry, bell, workers, engine, ledger.metrics), engine, ledger, settings.patience)
+        overlap = Overlap()
+        caches = Followers(workers, overlap)
+        registry.on_change = changed
+        attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)
+        tracing = make_tracing(os.environ, "tandem-router", os.environ.get("POD_NAME", settings.host))
+        proxy = Proxy(attempts, engine, ledger, settings.patience, tracing)
         watch = asyncio.create_task(Discovery(api, access, settings.selection, registry).run(), name="discovery")
         watch.add_done_callback(lambda _done: stop.set())  # it never ends by itself but by a fault: do not serve blind
         door = door or Door()
@@ -155,6 +164,8 @@ async def serve(
             await runner.cleanup()
         for follower in followers:
             follower.cancel()
+        await caches.close()
+        await asyncio.to_thread(tracing.close)
         await _end(watch)
 
 

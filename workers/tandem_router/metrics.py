@@ -75,6 +75,7 @@ class Metrics:
         )
         self._slo = self._counter("slo_requests", "Requests by the targets that they met.", "met")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
+        self._cached_tokens = self._counter("cached_tokens", "Prompt tokens that the decode worker had in its cache.")
         self._prompts = self._counter("prompts", "Finished requests whose prompt tokens are known.")
         self._prompt_squares = self._counter("prompt_tokens_squared", "Sum of the squares of their prompt tokens.")
         self._output_tokens = self._counter("output_tokens", "Output tokens of finished requests.")
@@ -104,6 +105,7 @@ class Metrics:
         """A finished request's tokens."""
         self._prompts.inc()
         self._prompt_tokens.inc(usage.prompt_tokens)
+        self._cached_tokens.inc(usage.cached_tokens)
         self._prompt_squares.inc(usage.prompt_tokens**2)
         self._output_tokens.inc(usage.output_tokens)
 

@@ -1,8 +1,8 @@
 """Which workers serve a request: pure functions over what is known and outstanding.
 
 The cost of a prefill worker is the tokens that it has yet to compute for this router with this request's on top, less
-those that its prefix cache holds; the cost of a decode worker is its outstanding requests. `Ask.cached` is the border
-at which prefix matching enters: whoever knows of a worker's cached tokens fills it in.
+those that its prefix cache holds; the cost of a decode worker is its outstanding requests, where a prompt that it has
+whole is worth AFFINITY of them: prefixes alone would send everybody to one worker. `Ask.cached` is from overlap.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem_router.worker import Role, Worker
+
+AFFINITY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def place(
     able = _of_whole_revisions([c for c in candidates if c.worker.can_serve and c.worker.name not in tried.workers])
     order = _rotation(able, turn)
     decodes = [c for c in able if c.worker.role is not Role.PREFILL]
-    for decode in sorted(decodes, key=lambda c: _decode_cost(c, tried, order)):
+    for decode in sorted(decodes, key=lambda c: _decode_cost(c, ask, tried, order)):
         partners = [c for c in able if _may_prefill_for(c.worker, decode.worker)]
         partners.sort(key=lambda c: _prefill_cost(c, decode, ask, tried, order))
         trusted = [c for c in partners if not _is_suspect(c, tried)]
@@ -139,9 +141,10 @@ def _may_prefill_for(prefill: Worker, decode: Worker) -> bool:
     return prefill.role is Role.PREFILL
 
 
-def _decode_cost(seen: Candidate, tried: Tried, order: Mapping[str, int]) -> tuple[int, ...]:
+def _decode_cost(seen: Candidate, ask: Ask, tried: Tried, order: Mapping[str, int]) -> tuple[float, ...]:
     name = seen.worker.name
-    return (seen.shunned, tried.blame(name), seen.requests, seen.prefill_tokens, order[name])
+    share = min(ask.cached.get(name, 0) / max(ask.tokens, 1), 1.0)
+    return (seen.shunned, tried.blame(name), seen.requests - AFFINITY * share, seen.prefill_tokens, order[name])
 
 
 def _prefill_cost(

@@ -15,6 +15,7 @@ from tandem_router.engines.base import Engine
 from tandem_router.errors import RefusedError, refusal
 from tandem_router.ledger import CLIENT_GONE, Journey, Ledger
 from tandem_router.splice import Splice
+from tandem_router.tracing import OFF, Span, Tracing
 
 MAX_BODY = 4 * 1024 * 1024
 MAX_INFLIGHT = 4096
@@ -44,20 +45,25 @@ class Patience:
 class Proxy:
     """Serves `/v1/chat/completions` and `/v1/completions`."""
 
-    def __init__(self, attempts: Attempts, engine: Engine, ledger: Ledger, patience: Patience) -> None:
+    def __init__(
+        self, attempts: Attempts, engine: Engine, ledger: Ledger, patience: Patience, tracing: Tracing = OFF
+    ) -> None:
         self._attempts = attempts
         self._engine = engine
         self._ledger = ledger
         self._patience = patience
+        self._tracing = tracing
         self.draining = False
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
         """Whatever happens, the request ends once in the ledger."""
         request_id = uuid.uuid4().hex
         journey = self._ledger.arrive()
+        span = self._tracing.begin(f"POST {request.path}", request.headers.get("traceparent", ""))
+        span.say("tandem.request_id", request_id)
         try:
             with Deadline() as deadline:
-                response = await self._serve(request, journey, deadline, request_id)
+                response = await self._serve(request, journey, deadline, request_id, span.traceparent)
         except RefusedError as error:
             journey.code = error.status
             response = refusal(error, request_id)
@@ -66,12 +72,13 @@ class Proxy:
             raise
         finally:
             self._ledger.end(journey)
+            finish(span, journey)
         if self.draining and not response.prepared:
             response.force_close()
         return response
 
     async def _serve(
-        self, request: web.Request, journey: Journey, deadline: Deadline, request_id: str
+        self, request: web.Request, journey: Journey, deadline: Deadline, request_id: str, trace: str
     ) -> web.StreamResponse:
         if self._ledger.inflight > MAX_INFLIGHT:
             raise RefusedError(
@@ -80,7 +87,10 @@ class Proxy:
         asked = read_asked(await self._body(request, deadline))
         if asked.stream:
             self._ledger.streams(journey)
-        answer = await self._answer(request, asked, deadline, request_id)
+        headers = {name: request.headers[name] for name in TO_WORKER if name in request.headers}
+        if trace:
+            headers["traceparent"] = trace
+        answer = await self._answer(request.path, asked, headers, deadline, request_id)
         try:
             headers = _passed_on(answer, request_id)
             journey.path = headers.get("x-tandem-path", "")
@@ -104,6 +114,11 @@ class Proxy:
         finally:
             answer.close()
 
+    async def body(self, request: web.Request) -> bytes:
+        """The whole body, within its bounds of size and time. Raises RefusedError."""
+        with Deadline() as deadline:
+            return await self._body(request, deadline)
+
     async def _body(self, request: web.Request, deadline: Deadline) -> bytes:
         if (request.content_length or 0) > MAX_BODY:
             raise _too_large()
@@ -116,12 +131,13 @@ class Proxy:
         except web.RequestPayloadError as error:
             raise RefusedError(400, f"The body cannot be read: {error}", "invalid_body") from error
 
-    async def _answer(self, request: web.Request, asked: Asked, deadline: Deadline, request_id: str) -> Answer:
-        headers = {name: request.headers[name] for name in TO_WORKER if name in request.headers}
+    async def _answer(
+        self, path: str, asked: Asked, headers: dict[str, str], deadline: Deadline, request_id: str
+    ) -> Answer:
         headers["Content-Type"] = "application/json"
         limit = self._patience.first_byte if asked.stream else self._patience.whole_answer
         try:
-            return await deadline.of(limit, self._attempts.answer(asked, request.path, headers, request_id))
+            return await deadline.of(limit, self._attempts.answer(asked, path, headers, request_id))
         except TimeoutError as error:
             what = "first byte" if asked.stream else "answer"
             raise RefusedError(
@@ -133,6 +149,18 @@ class Proxy:
         if journey.code == 200:
             journey.usage = self._engine.usage(answer.body)
         return web.Response(status=answer.response.status, body=answer.body, headers=headers)
+
+
+def finish(span: Span, journey: Journey) -> None:
+    """What became of the request, for its trace."""
+    span.say("http.response.status_code", journey.code)
+    span.say("tandem.path", journey.path or "none")
+    if journey.first_at is not None:
+        span.say("gen_ai.server.time_to_first_token", journey.first_at - journey.began)
+    if journey.usage is not None:
+        span.say("gen_ai.usage.input_tokens", journey.usage.prompt_tokens)
+        span.say("gen_ai.usage.output_tokens", journey.usage.output_tokens)
+    span.end(f"ended with {journey.code}" if not 200 <= journey.code < 500 else "")
 
 
 def _passed_on(answer: Answer, request_id: str) -> dict[str, str]:

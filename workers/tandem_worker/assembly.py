@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine import Engine, EngineError, EngineSettings, Grammars, Tokenizer, load_model, load_tokenizer
+from tandem_worker.engine import (
+    Engine,
+    EngineError,
+    EngineSettings,
+    Grammars,
+    LoadedModel,
+    Tokenizer,
+    load_model,
+    load_tokenizer,
+)
+from tandem_worker.engine.parallel import Leader, join
+from tandem_worker.ranks import Ranks, start_ranks
 from tandem_worker.server.bridge import Bridge
+from tandem_worker.server.defaults import Defaults, read_defaults
 from tandem_worker.server.service import Loaded, Service
 from tandem_worker.transfer.backends import make_backend
 from tandem_worker.transfer.frames import Frames
@@ -17,6 +30,8 @@ from tandem_worker.transfer.node import Node
 from tandem_worker.transfer.ticket import State
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tandem_worker.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +44,8 @@ class LoadedParts:
 
     engine: Engine
     tokenizer: Tokenizer
+    defaults: Defaults
+    ranks: Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,7 @@ class Assembled:
     engine: Engine
     node: Node
     kv_port: int
+    ranks: Ranks
 
     async def stop(self) -> None:
         """End the connections, then the engine."""
@@ -46,6 +64,7 @@ class Assembled:
             await asyncio.to_thread(self.engine.stop)
         except EngineError as error:
             LOG.warning("%s", error)
+        await asyncio.to_thread(self.ranks.end)
 
 
 def load(settings: Settings) -> LoadedParts:
@@ -59,15 +78,36 @@ def load(settings: Settings) -> LoadedParts:
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
         threads=settings.threads,
+        speculate=settings.speculate,
+        tensor_parallel=settings.tensor_parallel,
+        weights=settings.weights,
     )
-    model = load_model(settings.model, sizes)
+    model, ranks = load_ranks(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
     tokenizer.check_fits(model.info.vocab, str(settings.model))
     if not model.info.eos_ids:  # some repositories name it in the tokenizer's files alone
         model = replace(model, info=replace(model.info, eos_ids=tokenizer.eos_ids))
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
     grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
-    return LoadedParts(Engine(model, sizes, grammars), tokenizer)
+    draft = None if settings.draft_model is None else load_model(settings.draft_model, sizes)
+    return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer, read_defaults(settings.model), ranks)
+
+
+def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
+    """The model, and the processes that have the rest of it. Raises ModelLoadError."""
+    if sizes.tensor_parallel == 1:
+        return load_model(path, sizes), Ranks()
+    if sizes.threads is None:  # each rank a share of the cores, or they would stand in each other's way
+        sizes = replace(sizes, threads=max(1, (os.cpu_count() or 1) // sizes.tensor_parallel))
+    ranks, address = start_ranks(path, sizes)
+    try:
+        model = load_model(path, sizes)
+        join(0, sizes.tensor_parallel, address)
+    except BaseException:
+        ranks.end(told=False)
+        raise
+    LOG.info("tensor parallelism over %d ranks; no KV transfer: this worker does whole jobs", sizes.tensor_parallel)
+    return replace(model, leader=Leader(model.decoder)), ranks
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -125,6 +165,8 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
             max_context=settings.max_context,
             page_tokens=settings.page_tokens,
             max_queue=settings.max_queue,
+            defaults=parts.defaults,
+            takes_halves=settings.tensor_parallel == 1,
         )
     )
-    return Assembled(engine, node, kv_port)
+    return Assembled(engine, node, kv_port, parts.ranks)

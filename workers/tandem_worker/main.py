@@ -23,6 +23,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Phase, Service
 from tandem_worker.settings import Settings, SettingsError, from_process, parse_settings
+from tandem_worker.tracing import make_tracing
 from tandem_worker.transfer import preflight
 from tandem_worker.transfer.base import BackendError
 from tandem_worker.transfer.nixl import Nixl, leave
@@ -30,6 +31,8 @@ from tandem_worker.transfer.nixl import Nixl, leave
 LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 CANNOT_START: Final = 2
+CANNOT_SERVE: Final = 3  # not the settings' fault: start again
+RANK_LOST_S: Final = 5.0
 DRAIN_S: Final = 25.0  # below the pod's 30 s of grace
 DRAIN_AT_LEAST_S: Final = 1.0  # until routers have seen that this worker is not ready
 LOOK_EVERY_S: Final = 0.05
@@ -37,7 +40,7 @@ FIRST_TOKEN_SLACK_S: Final = 60.0
 
 
 def main() -> None:
-    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings."""
+    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings, 3 a rank is gone."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
@@ -75,7 +78,8 @@ class Worker:
         self._settings = settings
         self._metrics = Metrics()
         first_token_s = settings.prefill_timeout_s + FIRST_TOKEN_SLACK_S
-        self._service = Service(settings.served_name, settings.worker, self._metrics, first_token_s)
+        self._tracing = make_tracing(from_process(), "tandem-worker", settings.worker)
+        self._service = Service(settings.served_name, settings.worker, self._metrics, first_token_s, self._tracing)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -92,6 +96,7 @@ class Worker:
             return give_up(f"cannot listen at {self._settings.host}: {error}")
         finally:
             await runner.cleanup()
+            await asyncio.to_thread(self._tracing.close)
 
     async def _serve(self) -> int:
         begun = time.monotonic()
@@ -110,10 +115,26 @@ class Worker:
             return give_up(str(error), error.exit_code)
         self._metrics.loaded(time.monotonic() - begun)
         LOG.info("%s is ready", self._settings.served_name)
-        await stopped
+        lost = asyncio.create_task(assembled.ranks.lost())
+        await asyncio.wait({stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            return await self._give_up_replica(assembled, lost.result())
+        lost.cancel()
         await self._drain()
         await assembled.stop()
         return 0
+
+    async def _give_up_replica(self, assembled: Assembled, reason: str) -> int:
+        """Without one rank there is no model: whoever is served is told, and the process ends, at once."""
+        self._service.phase = Phase.DRAINING
+        try:
+            async with asyncio.timeout(RANK_LOST_S):
+                await assembled.stop()
+        except TimeoutError:
+            give_up(reason)
+            os._exit(CANNOT_SERVE)  # the engine's thread waits for a rank that is no more
+        give_up(reason)
+        return CANNOT_SERVE
 
     async def _load(self) -> Assembled:
         settings = await asyncio.to_thread(with_files, self._settings)

@@ -38,6 +38,9 @@ COUNTERS: Final = {
     "decode_steps": ("tandem_decode_steps", "Decode steps."),
     "decode_busy_s": ("tandem_decode_busy_seconds", "Seconds spent in decode steps."),
     "decode_tokens": ("tandem_decode_tokens", "Tokens decoded: the batch size summed over the steps."),
+    "kv_events": ("tandem_kv_events", "Changes of the prefix cache that were told to whoever follows them."),
+    "guesses": ("tandem_spec_decode_num_draft_tokens", "Tokens that were guessed ahead."),
+    "guesses_kept": ("tandem_spec_decode_num_accepted_tokens", "Guessed tokens that were the model's own."),
     "preemptions": ("tandem_num_preemptions", "Requests that gave their pages back and were computed again."),
 }
 GAUGES: Final = {

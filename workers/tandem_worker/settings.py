@@ -48,6 +48,10 @@ class Settings:
     transfer_dir: Path = DOORS
     revision: str = ""
     connections: int = 1
+    speculate: int = 0
+    draft_model: Path | None = None
+    tensor_parallel: int = 1
+    weights: str = ""
     hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
@@ -81,6 +85,10 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         transfer_dir=flags.transfer_dir,
         revision=flags.revision,
         connections=flags.transfer_connections,
+        speculate=flags.speculate,
+        draft_model=model_path(flags.draft_model) if flags.draft_model else None,
+        tensor_parallel=flags.tensor_parallel,
+        weights=flags.weights,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -129,7 +137,22 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--transfer-connections", type=positive, default=1, help="tcp: to each prefill worker")
     parser.add_argument("--transfer-dir", type=Path, default=DOORS, help="shm: a directory that all these workers see")
     parser.add_argument("--revision", default="", help="of the model's files; two workers must agree on it")
+    parser.add_argument("--speculate", type=natural, default=0, help="tokens to guess ahead when decoding; 0: none")
+    parser.add_argument("--draft-model", default="", help="file:///directory of a small model that guesses; default: "
+                        "what followed the same words before")  # fmt: skip
+    parser.add_argument("--weights", choices=("", "int8"), default="", help="int8: half the memory of bfloat16's")
+    parser.add_argument(
+        "--tensor-parallel", type=positive, default=1, help="ranks that share the model, a process each"
+    )
     return parser
+
+
+def natural(text: str) -> int:
+    """Zero or a positive, for argparse; at most 64, more is never right."""
+    number = int(text)
+    if not 0 <= number <= 64:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 to 64")
+    return number
 
 
 def positive(text: str) -> int:

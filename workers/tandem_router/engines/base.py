@@ -16,6 +16,7 @@ class Usage:
 
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0  # of the prompt: the decode worker had them
 
 
 class Verdict(Enum):

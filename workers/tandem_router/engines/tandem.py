@@ -24,9 +24,14 @@ SPECIAL = (DONE, *USAGE_MARKS, *ERROR_MARKS)
 CHOICES = b'"choices":[{'
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
 class _Counts(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -132,7 +137,8 @@ class TandemStream:
 def _usage_of(chunk: _Chunk | None) -> Usage | None:
     if chunk is None or chunk.usage is None:
         return None
-    return Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+    details = chunk.usage.prompt_tokens_details or _Details()
+    return Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, details.cached_tokens)
 
 
 def _decoded(data: bytes) -> _Chunk | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
 from tandem_worker.engine.decoder import Batch, Group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -19,9 +20,29 @@ MAX_GROUP_PAGES = 512  # gathered at once; larger copies do not stay in the cach
 MIN_SPREAD_PAGES = 8  # groups whose lengths differ by less are not worth splitting: a group costs a few calls a layer
 
 
+class Rows(Protocol):
+    """What a batch needs to know of a sequence."""
+
+    tokens: list[int]
+    pages: list[int]
+    computed: int
+
+
+@dataclass(slots=True, eq=False)
+class Guessed:
+    """A sequence with guesses behind its tokens."""
+
+    tokens: list[int]
+    pages: list[int]
+    computed: int
+
+
+R = TypeVar("R", bound=Rows)
+
+
 def decode_batch(
-    sequences: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
-) -> tuple[Batch, list[SequenceState]]:
+    sequences: Sequence[R], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
+) -> tuple[Batch, list[R]]:
     """One row each: the last token. Also the sequences in the order of the rows.
 
     `dtype`: of the masks, None makes none; `window`: see Traits.
@@ -42,6 +63,39 @@ def decode_batch(
     return batch, ordered
 
 
+def step_batch(
+    sequences: Sequence[SequenceState],
+    guesses: Mapping[SequenceState, list[int]],
+    page_tokens: int,
+    dtype: torch.dtype | None,
+    window: int | None = None,
+) -> tuple[Batch, list[SequenceState]]:
+    """As `decode_batch`; behind it, a sequence with guesses has a row for its last token and one for each guess."""
+    plain = [one for one in sequences if one not in guesses]
+    if len(plain) == len(sequences):
+        return decode_batch(sequences, page_tokens, dtype, window)
+    guessed = [one for one in sequences if one in guesses]
+    views = [Guessed([*one.tokens, *guesses[one]], one.pages, len(one.tokens) - 1) for one in guessed]
+    judging = prefill_batch([(view, len(view.tokens) - view.computed) for view in views], page_tokens, dtype, window)
+    if not plain:
+        return replace(judging, wanted=torch.arange(len(judging.tokens))), guessed
+    decoding, ordered = decode_batch(plain, page_tokens, dtype, window)
+    return _joined(decoding, judging), [*ordered, *guessed]
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    """Both in one pass, with the logits of every row."""
+    tokens = torch.cat((first.tokens, second.tokens))
+    return Batch(
+        tokens=tokens,
+        positions=torch.cat((first.positions, second.positions)),
+        page=torch.cat((first.page, second.page)),
+        slot=torch.cat((first.slot, second.slot)),
+        groups=(*first.groups, *second.groups),
+        wanted=torch.arange(len(tokens)),
+    )
+
+
 def length_groups(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Cut a descending list of page counts into (start, end) ranges: little padding in each, and none too large."""
     groups: list[tuple[int, int]] = []
@@ -58,9 +112,7 @@ def _starts_group(longest: int, length: int, members: int) -> bool:
     return padding > max(MIN_SPREAD_PAGES, longest // 4) or (members + 1) * longest > MAX_GROUP_PAGES
 
 
-def _decode_group(
-    ordered: Sequence[SequenceState], page_tokens: int, dtype: torch.dtype | None, window: int | None
-) -> Group:
+def _decode_group(ordered: Sequence[Rows], page_tokens: int, dtype: torch.dtype | None, window: int | None) -> Group:
     width = len(ordered[0].pages)
     pages = [one.pages + [one.pages[0]] * (width - len(one.pages)) for one in ordered]
     if dtype is None:
@@ -80,7 +132,7 @@ def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def prefill_batch(
-    pieces: Sequence[tuple[SequenceState, int]], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
+    pieces: Sequence[tuple[Rows, int]], page_tokens: int, dtype: torch.dtype | None, window: int | None = None
 ) -> Batch:
     """The next `count` tokens of each sequence; logits of the last row of those that this completes.
 
@@ -111,7 +163,7 @@ def prefill_batch(
 
 
 def _prefill_group(
-    sequence: SequenceState, span: range, page_tokens: int, dtype: torch.dtype | None, window: int | None
+    sequence: Rows, span: range, page_tokens: int, dtype: torch.dtype | None, window: int | None
 ) -> Group:
     pages = sequence.pages[: -(-span.stop // page_tokens)]
     if dtype is None:

@@ -80,17 +80,21 @@ class Decoder:
         dtype: torch.dtype,
         context: int,
         native: NativeKernels | None = None,
+        *,
+        int8: bool = False,
     ) -> None:
         """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory.
 
-        `native`: None computes in torch, in `dtype`; else between weights and pages everything is fp32.
+        `native`: None computes in torch, in `dtype`; else between weights and pages everything is fp32. `int8`: the
+        layers' weights, not embedding and head.
         """
         self.config = config
         self.dtype = dtype
         self.mask_dtype = dtype if native is None else None  # native attention goes by positions
+        self.reduce: Callable[[Tensor], Tensor] = lambda part: part  # see parallel.py
         self._native = native
         self._embedding = tensors.pop("model.embed_tokens.weight")
-        self._layers = tuple(_layer(config, tensors, index, native) for index in range(config.layers))
+        self._layers = tuple(_layer(config, tensors, index, native, int8=int8) for index in range(config.layers))
         self._norm = _norm(tensors, "model.norm", native)
         self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"), None, native)
         if native is None:
@@ -105,8 +109,8 @@ class Decoder:
         attend = self._attention(batch, kv)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(self._normed(hidden, layer.attention_norm))
-            hidden = hidden + layer.output(attend(layer, qkv, index))
-            hidden = hidden + layer.down(layer.gated(self._normed(hidden, layer.mlp_norm)))
+            hidden = hidden + self.reduce(layer.output(attend(layer, qkv, index)))
+            hidden = hidden + self.reduce(layer.down(layer.gated(self._normed(hidden, layer.mlp_norm))))
         return self._head(self._normed(hidden[batch.wanted], self._norm))
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -147,7 +151,9 @@ class Decoder:
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
 
 
-def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int, native: NativeKernels | None) -> Layer:
+def _layer(
+    config: ModelConfig, tensors: dict[str, Tensor], index: int, native: NativeKernels | None, *, int8: bool
+) -> Layer:
     at = f"model.layers.{index}."
 
     def weights(*names: str) -> Tensor:
@@ -155,7 +161,7 @@ def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int, native: 
 
     def joined(*names: str) -> Linear:
         biases = [tensors.pop(f"{at}{name}.bias") for name in names if f"{at}{name}.bias" in tensors]
-        return make_linear(weights(*names), torch.cat(biases) if biases else None, native)
+        return make_linear(weights(*names), torch.cat(biases) if biases else None, native, int8=int8)
 
     def head_norms() -> tuple[Tensor, Tensor]:
         return _norm(tensors, f"{at}self_attn.q_norm", native), _norm(tensors, f"{at}self_attn.k_norm", native)
@@ -165,7 +171,7 @@ def _layer(config: ModelConfig, tensors: dict[str, Tensor], index: int, native: 
         qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         output=joined("self_attn.o_proj"),
         mlp_norm=_norm(tensors, f"{at}post_attention_layernorm", native),
-        gated=make_gated(weights("mlp.gate_proj", "mlp.up_proj"), native),
+        gated=make_gated(weights("mlp.gate_proj", "mlp.up_proj"), native, int8=int8),
         down=joined("mlp.down_proj"),
         head_norms=head_norms() if config.traits.qk_norm else None,
         windowed=index in config.traits.windowed,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from tandem_worker.engine.checks import check_request
+from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.request import (
     EngineError,
     EngineSettings,
-    EngineStats,
     InvalidRequestError,
     ModelInfo,
     PrefillSink,
@@ -33,6 +33,7 @@ from tandem_worker.engine.runner import Runner
 from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
 from tandem_worker.engine.sequence import SequenceState, fresh, handed_over
+from tandem_worker.engine.stats import look, retry_after_s
 from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
@@ -40,29 +41,42 @@ if TYPE_CHECKING:
 
     from tandem_worker.engine.grammar import Grammars
     from tandem_worker.engine.model import LoadedModel
+    from tandem_worker.engine.request import EngineStats, Story
     from tandem_worker.engine.scheduler import StepPlan
 
 LOG = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
 STOP_WAIT_S = 30.0
+NO_TRANSFER = "this worker's pages lie on several ranks (--tensor-parallel): it does whole jobs, no halves of them"
 
 
 class Engine:
     """Serves one model: whole jobs, prefill halves and decode halves, in one continuous batch."""
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings, grammars: Grammars | None = None) -> None:
-        """`grammars`: None refuses guided output.
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: EngineSettings,
+        grammars: Grammars | None = None,
+        draft: LoadedModel | None = None,
+    ) -> None:
+        """`grammars`: None refuses guided output; `draft`: guesses `speculate` tokens, else the prompt does.
 
         Raises ModelLoadError when `kv_memory_mib` does not hold one sequence of `max_context` tokens.
         """
         self.info: ModelInfo = model.info
         self._settings = settings
         self._grammars = grammars
-        self._store = KvStore(model.info, settings, model.decoder.dtype)
-        self._pool = PagePool(self._store.pages, settings.page_tokens, cache=settings.prefix_cache)
-        self._queues = Queues(self._pool, Bounds(settings.chunk_tokens, settings.max_batch))
+        self._store = KvStore(model.info, settings, model.decoder.dtype, model.decoder.config.kv_heads)
+        self.events = KvEvents(settings.page_tokens)
+        self._pool = PagePool(
+            self._store.pages, settings.page_tokens, cache=settings.prefix_cache, on_removed=self.events.removed
+        )
+        bounds = Bounds(settings.chunk_tokens, settings.max_batch, settings.speculate)
+        self._queues = Queues(self._pool, bounds, self.events)
         self._reservations = Reservations(self._pool, self._store)
-        self._runner = Runner(model, self._store, settings)
+        self._runner = Runner(model, self._store, settings, draft)
+        self._store.on_clear = self._runner.clear_elsewhere
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._cancelled: set[SequenceState] = set()
         self._age = 0
@@ -73,6 +87,10 @@ class Engine:
     def pages(self) -> int:
         """All KV pages of this engine, whoever holds them."""
         return self._store.pages
+
+    def trace(self, on_end: Callable[[Story], None]) -> None:
+        """Tell of traced requests when they end; the callee is quick, and does not raise."""
+        self._queues.on_end = on_end
 
     def start(self) -> None:
         """Begin to compute."""
@@ -88,6 +106,7 @@ class Engine:
         if self._thread.is_alive():
             raise EngineError(f"the engine's step did not end within {STOP_WAIT_S:.0f} s; end the process")
         self._fail(self._queues.everyone(), "the worker is stopping")
+        self._guarded([], self._runner.stop)
 
     def submit(self, id: str, prompt: Sequence[int], sampling: Sampling, on_token: Callable[[Token], None]) -> None:
         """Prefill and decode here. Raises QueueFullError, PromptTooLongError, InvalidRequestError."""
@@ -107,6 +126,7 @@ class Engine:
 
         Raises QueueFullError, PromptTooLongError, InvalidRequestError.
         """
+        self._check_whole()
         sequence = self._sequence(id, prompt, sampling)
         sequence.sink = sink
         if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
@@ -156,6 +176,7 @@ class Engine:
 
         Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
         """
+        self._check_whole()
         check_request(id, prompt, sampling, self.info.vocab, self._settings.max_context)
         chain = page_chain(prompt, self._settings.page_tokens)
         with self._lock:
@@ -240,23 +261,16 @@ class Engine:
     def stats(self) -> EngineStats:
         """A look at it, for metrics."""
         with self._lock:
-            queues, work = self._queues, self._runner.work
-            waiting = queues.waiting + len(queues.joining)  # for a prefill, or for a seat in the batch
-            return EngineStats(
-                running=len(queues.everyone()) - waiting,
-                waiting=waiting,
-                prefill_waiting_tokens=sum(one.left for one in queues.prefill.values()),
-                kv_usage=1 - self._pool.free_pages / self._pool.pages,
-                quarantined_pages=self._pool.quarantined_pages,
-                prefix_queries=queues.prefix_queries,
-                prefix_hits=queues.prefix_hits,
-                prefill_tokens=work.prefill_tokens,
-                prefill_busy_s=work.prefill_busy_s,
-                decode_steps=work.decode_steps,
-                decode_busy_s=work.decode_busy_s,
-                decode_tokens=work.decode_tokens,
-                preemptions=queues.preemptions,
-            )
+            return look(self._queues, self._pool, self._runner, self.events)
+
+    def retry_after_s(self) -> int:
+        """For whoever is turned away: see stats.py."""
+        with self._lock:
+            return retry_after_s(self._runner.work, self._queues.waiting_tokens)
+
+    def _check_whole(self) -> None:
+        if self._settings.tensor_parallel > 1:
+            raise InvalidRequestError(NO_TRANSFER)
 
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)
@@ -271,7 +285,8 @@ class Engine:
             if sequence.id in self._queues:
                 raise InvalidRequestError(f"a request {sequence.id!r} is being served already; use another id")
             if self._queues.waiting >= self._settings.max_queue:
-                raise QueueFullError(f"{self._queues.waiting} requests wait already, the most that may; try later")
+                waiting = self._queues.waiting
+                raise QueueFullError(f"{waiting} requests wait already, the most that may", self.retry_after_s())
             self._age += 1
             sequence.age = self._age
             self._queues.prefill[sequence.id] = sequence
@@ -290,6 +305,7 @@ class Engine:
                     self._mark_asked(plan)
                     if not (dropped or plan.decode or plan.prefill or plan.ask):
                         self._lock.wait(IDLE_WAIT_S)
+                        self._guarded([], self._runner.rest)
                         continue
                 for one in dropped:
                     self._tell_failed(one, "cancelled")

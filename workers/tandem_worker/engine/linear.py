@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as fn
 
 from tandem_worker.engine.native.kernels import NativeLinear
+from tandem_worker.engine.quantised import Int8Linear
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,15 +74,19 @@ class Gated:
         return fn.silu(gate) * value
 
 
-def make_linear(weight: Tensor, bias: Tensor | None = None, native: NativeKernels | None = None) -> Linear:
-    """The fastest form for a weight [out, in] and a bias [out]."""
+def make_linear(
+    weight: Tensor, bias: Tensor | None = None, native: NativeKernels | None = None, *, int8: bool = False
+) -> Linear:
+    """The fastest form for a weight [out, in] and a bias [out]; `int8`: the one that takes least memory."""
+    if int8:
+        return Int8Linear(weight, bias)
     if native is not None:
         return NativeLinear(native.library, weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight.dtype) else PlainLinear(weight, bias)
 
 
-def make_gated(weight: Tensor, native: NativeKernels | None = None) -> Linear:
-    """The fastest form of a gated product: see Gated."""
-    if native is not None:
+def make_gated(weight: Tensor, native: NativeKernels | None = None, *, int8: bool = False) -> Linear:
+    """The same of a gated product: see Gated."""
+    if native is not None and not int8:
         return NativeLinear(native.library, weight, gated=True)
-    return Gated(make_linear(weight))
+    return Gated(make_linear(weight, int8=int8))

@@ -15,6 +15,7 @@ from tandem_worker.engine.gguf_file import open_gguf
 from tandem_worker.engine.loader_gguf import config_from_gguf, tensors_from_gguf
 from tandem_worker.engine.loader_safetensors import read_json, tensors_from_safetensors
 from tandem_worker.engine.native.kernels import native_kernels
+from tandem_worker.engine.parallel import Leader, shard_config, shard_tensors
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 
 if TYPE_CHECKING:
@@ -31,13 +32,21 @@ class LoadedModel:
 
     decoder: Decoder
     info: ModelInfo
+    leader: Leader | None = None  # with tensor parallelism: who tells the other ranks
 
 
-def load_model(path: Path, settings: EngineSettings) -> LoadedModel:
-    """Load the directory's model. Raises ModelLoadError: one sentence that says what, where and what to do."""
+def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedModel:
+    """Load the directory's model, or one rank's share of it.
+
+    Raises ModelLoadError: one sentence that says what, where and what to do.
+    """
     dtype = dtype_of(settings.dtype)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if settings.weights and (settings.weights, dtype) != ("int8", torch.bfloat16):
+        raise ModelLoadError(
+            f"--weights {settings.weights} is not served with --dtype {settings.dtype}: int8 with bfloat16 is"
+        )
     config, tensors = read_weights(path, dtype)
     if settings.max_context > config.context:
         raise ModelLoadError(
@@ -46,11 +55,14 @@ def load_model(path: Path, settings: EngineSettings) -> LoadedModel:
     check_tensors(config, tensors, path)
     config = config.served(settings.max_context)
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    fingerprint = config.fingerprint(digest(tensors))
+    info = _info(config, parameters, dtype, config.fingerprint(digest(tensors)))
+    if settings.tensor_parallel > 1:
+        share = shard_config(config, rank, settings.tensor_parallel)
+        tensors, config = shard_tensors(config, tensors, rank, settings.tensor_parallel), share
     with torch.inference_mode():
         native = native_kernels(config, dtype, settings.max_context)
-        decoder = Decoder(config, tensors, dtype, settings.max_context, native)
-    return LoadedModel(decoder, _info(config, parameters, dtype, fingerprint))
+        decoder = Decoder(config, tensors, dtype, settings.max_context, native, int8=settings.weights == "int8")
+    return LoadedModel(decoder, info)
 
 
 def read_weights(path: Path, dtype: torch.dtype) -> tuple[ModelConfig, dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tandem_worker.engine.request import Shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 Digest = bytes
 
@@ -41,8 +41,17 @@ class PagePool:
     Not thread-safe: its owner holds a lock.
     """
 
-    def __init__(self, pages: int, page_tokens: int, *, cache: bool = True) -> None:
+    def __init__(
+        self,
+        pages: int,
+        page_tokens: int,
+        *,
+        cache: bool = True,
+        on_removed: Callable[[Digest], None] = lambda _digest: None,
+    ) -> None:
+        """`on_removed`: told of each page that can be found no more."""
         self.pages = pages
+        self._on_removed = on_removed
         self.page_tokens = page_tokens
         self._cache = cache
         self._free = deque(range(pages))
@@ -103,21 +112,24 @@ class PagePool:
             else:
                 self._free.append(page)
 
-    def remember(self, chain: Sequence[Digest], pages: Sequence[int]) -> None:
-        """Make held pages findable by their digests; a digest that is already known keeps its first page."""
+    def remember(self, chain: Sequence[Digest], pages: Sequence[int]) -> set[Digest]:
+        """Make held pages findable by their digests; a digest that is already known keeps its first page. New ones."""
+        fresh: set[Digest] = set()
         if not self._cache:
-            return
+            return fresh
         for digest, page in zip(chain, pages, strict=False):
             if digest not in self._page_of and page not in self._digest_of:
                 self._page_of[digest] = page
                 self._digest_of[page] = digest
+                fresh.add(digest)
+        return fresh
 
     def forget(self, pages: Iterable[int]) -> list[int]:
         """Make held pages of one owner unfindable: their contents are not sound. Those pages."""
         own = [page for page in pages if self._owners[page] == 1]
         for page in own:
             if (digest := self._digest_of.pop(page, None)) is not None:
-                del self._page_of[digest]
+                self._unfind(digest)
         return own
 
     def quarantine(self, key: str, pages: Iterable[int]) -> None:
@@ -144,5 +156,9 @@ class PagePool:
 
     def _drop_oldest(self) -> int:
         page, _ = self._idle.popitem(last=False)
-        del self._page_of[self._digest_of.pop(page)]
+        self._unfind(self._digest_of.pop(page))
         return page
+
+    def _unfind(self, digest: Digest) -> None:
+        del self._page_of[digest]
+        self._on_removed(digest)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from tandem_worker.engine.events import Origin
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import Shortage
 from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from tandem_worker.engine.events import KvEvents
     from tandem_worker.engine.pages import PagePool
+    from tandem_worker.engine.request import Story
     from tandem_worker.engine.sequence import SequenceState
 
 MAX_LOOK = 64  # entries of the prefill queue that a step looks at
@@ -25,15 +29,17 @@ def by_priority(sequences: Iterable[SequenceState]) -> list[SequenceState]:
 class Queues:
     """All sequences of an engine, and the pages that they hold. Not thread-safe: the engine holds its lock."""
 
-    def __init__(self, pool: PagePool, bounds: Bounds) -> None:
+    def __init__(self, pool: PagePool, bounds: Bounds, events: KvEvents) -> None:
         self.prefill: dict[str, SequenceState] = {}  # in the order of service among equals
         self.joining: dict[str, SequenceState] = {}  # their prompt is computed; no seat yet
         self.decoding: dict[str, SequenceState] = {}
+        self.on_end: Callable[[Story], None] = lambda _story: None  # of traced requests; quick, and must not raise
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.preemptions = 0
         self._pool = pool
         self._bounds = bounds
+        self._events = events
 
     def __contains__(self, key: str) -> bool:
         return self.find(key) is not None
@@ -51,6 +57,11 @@ class Queues:
         """Sequences that hold no pages yet; `max_queue` bounds them."""
         return sum(not one.started for one in self.prefill.values())
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens that are yet to be computed."""
+        return sum(one.left for one in self.prefill.values())
+
     def next_step(self) -> StepPlan:
         """Seat those who join, decide, and carry out preemption until a step remains that has its pages."""
         while (plan := self._plan()).preempt:
@@ -58,6 +69,7 @@ class Queues:
                 self._preempt(key)
         for key in plan.decode:
             self._grow(self.decoding[key])
+            self._grow_ahead(self.decoding[key])
         prefill = tuple(piece for piece in plan.prefill if self._start(self.prefill[piece[0]]))
         fitted = tuple((key, min(count, self.prefill[key].left)) for key, count in prefill)
         return StepPlan(decode=plan.decode, prefill=fitted, ask=plan.ask)
@@ -69,7 +81,10 @@ class Queues:
 
     def remember(self, sequence: SequenceState) -> None:
         """Make its full pages findable."""
-        self._pool.remember(sequence.chain[: sequence.computed // self._pool.page_tokens], sequence.pages)
+        chain = sequence.chain[: sequence.computed // self._pool.page_tokens]
+        fresh = self._pool.remember(chain, sequence.pages)
+        origin = Origin(sequence.sampling.blocks, sequence.sampling.prompt_bytes)
+        self._events.stored(chain, fresh, origin, sequence.prompt_tokens)
 
     def drop(self, sequence: SequenceState) -> None:
         """It has ended: its pages go back, and stay findable."""
@@ -118,6 +133,7 @@ class Queues:
         claim = self._pool.reserve(len(one.tokens), one.usable_chain(self._pool.page_tokens))
         if isinstance(claim, Shortage):
             return False
+        one.started_ns = one.started_ns or time.time_ns()
         one.pages = list(claim.pages)
         one.computed = claim.shared * self._pool.page_tokens
         if not one.preempted:
@@ -132,6 +148,13 @@ class Queues:
                 raise AssertionError("the plan promised a page to every decode that needs one")
             one.pages.append(page)
 
+    def _grow_ahead(self, one: SequenceState) -> None:
+        """A page for guesses, where every decode's next page is there beside it."""
+        while len(one.pages) * self._pool.page_tokens < len(one.tokens) + self._bounds.ahead:
+            if self._pool.free_pages <= 2 * len(self.decoding) or (page := self._pool.grow()) is None:
+                return
+            one.pages.append(page)
+
     def _preempt(self, key: str) -> None:
         one = self.prefill.pop(key, None) or self.decoding.pop(key)
         self._give_back(one)
@@ -142,10 +165,12 @@ class Queues:
     def _leave(self, one: SequenceState) -> None:
         for queue in (self.prefill, self.joining, self.decoding):
             queue.pop(one.id, None)
+        if one.sampling.trace:
+            self.on_end(one.story())
 
     def _give_back(self, one: SequenceState) -> None:
         if one.computed:
             one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
-            self._pool.remember(one.chain, one.pages)
+            self.remember(one)
         self._pool.release(one.pages)
         one.pages = []

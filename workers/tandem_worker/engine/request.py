@@ -17,7 +17,11 @@ class EngineError(Exception):
 
 
 class QueueFullError(EngineError):
-    """`max_queue` requests wait already: try another worker, or later."""
+    """`max_queue` requests wait already: try another worker, or in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class PromptTooLongError(EngineError):
@@ -43,6 +47,8 @@ class Sampling:
     top_k 0 and min_p 0 leave nothing out. Presence and frequency penalties look at the outputs, the repetition
     penalty at the prompt too (1: none). logit_bias: (id, added to its logit). Neither EOS nor stop ids come before
     `min_tokens`. `grammar`: what the output must be, see grammar.py; "": anything. `priority`: small is urgent.
+    `blocks`, `prompt_bytes`: an Origin (events.py), for the KV events of whoever computes it.
+    `trace`: W3C's traceparent of the request, "" where nobody traces it.
     """
 
     max_tokens: int
@@ -61,6 +67,9 @@ class Sampling:
     min_tokens: int = 0
     grammar: str = ""
     priority: int = 0
+    blocks: bytes = b""
+    prompt_bytes: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,23 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Story:
+    """What an engine did for a traced request: its prefill half, its decode half, or the whole job.
+
+    Times in nanoseconds of the wall clock, 0 where it did not come to that.
+    """
+
+    work: str
+    trace: str
+    prompt_tokens: int
+    outputs: int
+    arrived_ns: int
+    started_ns: int
+    first_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Sizes of one engine. `max_context` in tokens (prompt and output); `chunk_tokens` bounds a step's prefill."""
 
@@ -91,6 +117,9 @@ class EngineSettings:
     max_queue: int = 256
     threads: int | None = None
     prefix_cache: bool = True
+    speculate: int = 0  # tokens to guess ahead; 0: none
+    tensor_parallel: int = 1  # ranks, each a process
+    weights: str = ""  # "int8", or as `dtype` says
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +158,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A look at the engine. The last eight are counters since its start; seconds are of `time.perf_counter`."""
+    """A look at the engine. The last eleven are counters since its start; seconds are of `time.perf_counter`."""
 
     running: int
     waiting: int
@@ -144,6 +173,9 @@ class EngineStats:
     decode_busy_s: float
     decode_tokens: int
     preemptions: int
+    kv_events: int
+    guesses: int
+    guesses_kept: int
 
 
 class PrefillSink(Protocol):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from tandem_worker.engine.batch import decode_batch, prefill_batch
-from tandem_worker.engine.sampler import pick_tokens
+from tandem_worker.engine.batch import prefill_batch, step_batch
+from tandem_worker.engine.draft import DraftModel
+from tandem_worker.engine.sampler import NO_TOKEN, pick_tokens
 from tandem_worker.engine.sequence import accept
+from tandem_worker.engine.speculation import PromptLookup, Speculation, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
+    from tandem_worker.engine.decoder import Batch
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineSettings, Token
     from tandem_worker.engine.sampler import Picked
@@ -34,34 +40,87 @@ class Work:
 class Runner:
     """The model over the KV store."""
 
-    def __init__(self, model: LoadedModel, store: KvStore, settings: EngineSettings) -> None:
+    def __init__(
+        self, model: LoadedModel, store: KvStore, settings: EngineSettings, draft: LoadedModel | None = None
+    ) -> None:
         self._model = model
         self._store = store
         self._settings = settings
         self._eos_ids = model.info.eos_ids
         self._window = model.decoder.config.traits.window
         self.work = Work()
+        self._speculation: Speculation | None = None
+        if settings.speculate:
+            proposer = PromptLookup() if draft is None else DraftModel(draft, model.info, settings, store.pages)
+            self._speculation = Speculation(proposer, settings.speculate, settings.page_tokens, settings.max_context)
+
+    @property
+    def tally(self) -> Tally:
+        """What became of guesses."""
+        return Tally() if self._speculation is None else self._speculation.tally
 
     def decode(self, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
-        """One more token for each."""
+        """One more token for each, or several where guesses were right, in their order."""
         start = time.perf_counter()
-        masks = self._model.decoder.mask_dtype
-        batch, ordered = decode_batch(sequences, self._settings.page_tokens, masks, self._window)
-        logits = self._model.decoder.forward(batch, self._store.tensor)
-        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in ordered])
+        guesses = {} if self._speculation is None else self._speculation.guesses(sequences)
+        size, masks = self._settings.page_tokens, self._model.decoder.mask_dtype
+        batch, ordered = step_batch(sequences, guesses, size, masks, self._window)
+        logits = self._forward(batch)
+        draws = [
+            one.draw(self._eos_ids, guess[:place])
+            for one in ordered
+            for guess in [guesses.get(one, [])]
+            for place in range(len(guess) + 1)
+        ]
+        picked = iter(pick_tokens(logits, draws))
+        tokens: list[tuple[SequenceState, Token]] = []
         for one in ordered:
-            one.computed = len(one.tokens)
-        tokens = [(one, self._accept(one, token)) for one, token in zip(ordered, picked, strict=True)]
+            guess = guesses.get(one, [])
+            tokens += [(one, token) for token in self._take(one, guess, list(islice(picked, len(guess) + 1)))]
         self.work.decode_steps += 1
         self.work.decode_tokens += len(ordered)
         self.work.decode_busy_s += time.perf_counter() - start
         return tokens
 
+    def _take(self, one: SequenceState, guess: list[int], picked: list[Picked]) -> list[Token]:
+        """The tokens up to the first one that was guessed wrong, which is right itself."""
+        tokens: list[Token] = []
+        for place, pick in enumerate(picked):
+            if place and pick.id == NO_TOKEN:
+                break  # the next step meets it again, as its first token
+            one.computed = len(one.tokens)
+            tokens.append(self._accept(one, pick))
+            if tokens[-1].finish is not None or place == len(guess) or pick.id != guess[place]:
+                break
+        if guess and self._speculation is not None:
+            self._speculation.judged(one, len(guess), len(tokens) - 1)
+        return tokens
+
+    def _forward(self, batch: Batch) -> Tensor:
+        if self._model.leader is not None:
+            self._model.leader.run(batch)
+        return self._model.decoder.forward(batch, self._store.tensor)
+
+    def rest(self) -> None:
+        """Nothing is to be computed: other ranks, if any, hear that this one lives."""
+        if self._model.leader is not None:
+            self._model.leader.beat()
+
+    def stop(self) -> None:
+        """Nothing will be computed any more."""
+        if self._model.leader is not None:
+            self._model.leader.stop()
+
+    def clear_elsewhere(self, pages: Sequence[int]) -> None:
+        """These pages of other ranks, if any, are zeroed too."""
+        if self._model.leader is not None:
+            self._model.leader.clear(pages)
+
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
         batch = prefill_batch(pieces, self._settings.page_tokens, self._model.decoder.mask_dtype, self._window)
-        logits = self._model.decoder.forward(batch, self._store.tensor)
+        logits = self._forward(batch)
         for one, count in pieces:
             one.computed += count
         complete = [one for one, _ in pieces if not one.left]

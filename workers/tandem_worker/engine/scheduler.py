@@ -49,6 +49,7 @@ class Bounds:
 
     chunk_tokens: int
     max_batch: int
+    ahead: int = 0  # tokens that a decode may be guessed ahead, where pages are plenty
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandem_worker.engine.grammar import Grammar, GrammarError
 from tandem_worker.engine.pages import page_chain
-from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Token
+from tandem_worker.engine.request import LENGTH, STOP, PrefillSink, Sampling, Story, Token
 from tandem_worker.engine.sampler import NO_TOKEN, Draw, Picked, penalises
+from tandem_worker.engine.speculation import Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +44,14 @@ class SequenceState:
     first_page: int = 0  # prefill half: pages below are not sent
     sent: int = 0  # prefill half: pages below were sent or need not be
     preempted: bool = False
+    handed_over: bool = False  # its prompt was computed elsewhere
     grammar: Grammar | None = None
+    lookup: Lookup = field(default_factory=Lookup)
+    drafted: int = 0  # leading tokens whose KV the draft model has in `pages`
+    guess_at_most: int = 0  # next time; 0: as many as may be
+    arrived_ns: int = field(default_factory=time.time_ns)
+    started_ns: int = 0
+    first_ns: int = 0
 
     @property
     def outputs(self) -> int:
@@ -59,15 +68,29 @@ class SequenceState:
         """Does it hold pages?"""
         return bool(self.pages)
 
-    def draw(self, eos_ids: tuple[int, ...]) -> Draw:
-        """How to pick its next token."""
-        sampling = self.sampling
+    def draw(self, eos_ids: tuple[int, ...], guesses: Sequence[int] = ()) -> Draw:
+        """How to pick its next token, or the one behind some guesses, should they be right."""
+        sampling, index = self.sampling, self.outputs + len(guesses)
         forbidden: tuple[int, ...] = ()
-        if self.outputs < sampling.min_tokens:
+        if index < sampling.min_tokens:
             forbidden = sampling.stop_ids + (() if sampling.ignore_eos else eos_ids)
-        tokens = self.tokens if penalises(sampling) else ()
+        tokens = [*self.tokens, *guesses] if penalises(sampling) else ()
         allowed = None if self.grammar is None else self.grammar.allowed()
-        return Draw(sampling, self.seed, self.outputs, tokens, forbidden, allowed)
+        return Draw(sampling, self.seed, index, tokens, forbidden, allowed)
+
+    def story(self) -> Story:
+        """For its trace, now that it has ended."""
+        work = "prefill" if self.sink is not None else "decode" if self.handed_over else "job"
+        return Story(
+            work=work,
+            trace=self.sampling.trace,
+            prompt_tokens=self.prompt_tokens,
+            outputs=self.outputs,
+            arrived_ns=self.arrived_ns,
+            started_ns=self.started_ns,
+            first_ns=self.first_ns,
+            ended_ns=time.time_ns(),
+        )
 
     def needs_page(self, page_tokens: int) -> bool:
         """Does its next decode step write behind its last page?"""
@@ -80,7 +103,7 @@ class SequenceState:
     def reset(self, page_tokens: int) -> None:
         """Its pages are gone: everything, outputs too, is to be computed again."""
         self.pages = []
-        self.computed = 0
+        self.computed = self.drafted = 0
         self.preempted = True
         self.chain = page_chain(self.tokens, page_tokens)
 
@@ -111,6 +134,7 @@ def handed_over(key: str, age: int, held: Held, first: Token, on_token: Callable
         on_token=on_token,
         pages=list(held.claim.pages),
         computed=len(held.prompt),
+        handed_over=True,
     )
 
 
@@ -128,6 +152,7 @@ def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], ma
             sequence.grammar.accept(picked.id)
         except GrammarError as error:
             return Token(NO_TOKEN, 0.0, (), f"error: {error}")
+    sequence.first_ns = sequence.first_ns or time.time_ns()
     sequence.tokens.append(picked.id)
     return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
 

@@ -10,7 +10,7 @@ import torch
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -20,9 +20,15 @@ LOG = logging.getLogger(__name__)
 class KvStore:
     """[pages, layers, 2, page_tokens, kv_heads, head_dim]: a page is one contiguous piece, as it goes over the wire."""
 
-    def __init__(self, info: ModelInfo, settings: EngineSettings, dtype: torch.dtype) -> None:
-        """Raises ModelLoadError when one sequence of `max_context` tokens would not fit."""
-        self.page_shape = (info.layers, 2, settings.page_tokens, info.kv_heads, info.head_dim)
+    def __init__(
+        self, info: ModelInfo, settings: EngineSettings, dtype: torch.dtype, kv_heads: int | None = None
+    ) -> None:
+        """`kv_heads`: this rank's, where it has not all of them.
+
+        Raises ModelLoadError when one sequence of `max_context` tokens would not fit.
+        """
+        kv_heads = kv_heads or info.kv_heads
+        self.page_shape = (info.layers, 2, settings.page_tokens, kv_heads, info.head_dim)
         page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
         self.pages = settings.kv_memory_mib * 2**20 // page_bytes
         least = -(-settings.max_context // settings.page_tokens) + 1
@@ -35,12 +41,13 @@ class KvStore:
         LOG.info(
             "%d KV pages: %d MiB / %d B a page (%d layers x K and V x %d tokens x %d KV heads x %d x %d B); "
             "%d tokens, or %d sequences of %d",
-            *(self.pages, settings.kv_memory_mib, page_bytes, info.layers, settings.page_tokens, info.kv_heads),
+            *(self.pages, settings.kv_memory_mib, page_bytes, info.layers, settings.page_tokens, kv_heads),
             *(info.head_dim, dtype.itemsize, self.pages * settings.page_tokens),
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
         self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
+        self.on_clear: Callable[[Sequence[int]], None] = lambda _pages: None  # other ranks have such pages too
         self._page_bytes = page_bytes
         # numpy has no bfloat16: the same memory, seen as bytes.
         self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
@@ -70,3 +77,4 @@ class KvStore:
         if pages:
             with torch.inference_mode():
                 self.tensor[torch.tensor(pages)] = 0
+            self.on_clear(pages)

@@ -28,6 +28,7 @@ def make_app(service: Service) -> web.Application:
         web.get("/health", routes.health),
         web.get("/ready", routes.ready),
         web.get("/metrics", routes.metrics),
+        web.get("/kv_events", routes.kv_events),
         web.get("/v1/models", routes.models),
         web.get("/v1/models/{model:.+}", routes.model),
         web.post("/v1/chat/completions", routes.chat),
@@ -57,6 +58,10 @@ class Routes:
         """Prometheus' text format."""
         body = self._service.metrics.exposition()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def kv_events(self, request: web.Request) -> web.StreamResponse:
+        """What the prefix cache holds, as it changes."""
+        return await self._service.readers.serve(self._service.loaded.engine.events, request)
 
     async def models(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """The one model."""

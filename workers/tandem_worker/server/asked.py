@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from tandem_worker.engine.events import Origin, origin_of
 from tandem_worker.engine.request import EngineError, Sampling
 from tandem_worker.server.bodies import ChatBody, CompletionBody
 from tandem_worker.server.errors import ApiError, bad_request, no_model, refusal
 
 if TYPE_CHECKING:
     from tandem_worker.engine import Engine, Tokenizer
+    from tandem_worker.server.defaults import Defaults
     from tandem_worker.server.service import Service
 
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+NO_ORIGIN: Final = Origin()
 LONG_TEXT: Final = 8192  # characters; longer texts are tokenised beside the event loop, shorter ones sooner in it
 
 
@@ -45,8 +51,10 @@ def reseeded(sampling: Sampling, which: int) -> Sampling:
     return replace(sampling, seed=(sampling.seed + which) % 2**63)
 
 
-async def understand(service: Service, body: ChatBody | CompletionBody) -> Wanted:
-    """The body in tokens. Raises ApiError."""
+async def understand(
+    service: Service, body: ChatBody | CompletionBody, origin: Origin = NO_ORIGIN, trace: str = ""
+) -> Wanted:
+    """The body in tokens; `origin`: of its one prompt. Raises ApiError."""
     loaded = service.loaded
     if body.model != service.served_name:
         raise no_model(body.model, service.served_name)
@@ -58,8 +66,21 @@ async def understand(service: Service, body: ChatBody | CompletionBody) -> Wante
         room = loaded.max_context - len(prompt)
         if room < 1 or (wanted or 1) > room:
             raise too_long(loaded.max_context, len(prompt), wanted)
-        samplings.append(make_sampling(body, wanted or room, logprobs, grammar))
+        samplings.append(make_sampling(body, wanted or room, logprobs, grammar, loaded.defaults))
+    samplings = [replace(one, trace=trace) for one in samplings] if trace else samplings
+    if len(samplings) == 1:
+        samplings = [replace(samplings[0], blocks=origin.blocks, prompt_bytes=origin.size)]
     return Wanted(prompts, body.n or 1, samplings)
+
+
+def prompt_origin(raw: bytes) -> Origin:
+    """The blocks of a body's prompt as its client wrote it: JSON's own bytes, so that no router must tokenise."""
+    try:
+        fields = _FIELDS.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # pydantic takes more (NaN in unknown fields)
+        return Origin()
+    content = fields.get("messages", fields.get("prompt"))
+    return Origin() if content is None else origin_of(bytes(content), bytes(fields.get("tools", b"")))
 
 
 async def tokenise(tokenizer: Tokenizer, body: ChatBody | CompletionBody) -> list[list[int]]:
@@ -94,21 +115,25 @@ async def beside(size: int, work: Callable[[], list[int]]) -> list[int]:
     return await asyncio.to_thread(work) if size > LONG_TEXT else work()
 
 
-def make_sampling(body: ChatBody | CompletionBody, max_tokens: int, logprobs: int | None, grammar: str) -> Sampling:
-    """OpenAI's fields → the engine's; OpenAI's defaults are temperature 1 and top_p 1. Raises ApiError."""
+def make_sampling(
+    body: ChatBody | CompletionBody, max_tokens: int, logprobs: int | None, grammar: str, defaults: Defaults
+) -> Sampling:
+    """OpenAI's fields → the engine's; `defaults` for those that are left out. Raises ApiError."""
     return Sampling(
         max_tokens=max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
+        temperature=defaults.temperature if body.temperature is None else body.temperature,
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
         seed=None if body.seed is None else body.seed % 2**63,
         stop_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
         top_logprobs=logprobs or 0,
-        top_k=max(body.top_k or 0, 0),  # -1 and 0 are two ways to say "all"
-        min_p=body.min_p or 0.0,
+        top_k=max(defaults.top_k if body.top_k is None else body.top_k, 0),  # -1 and 0 are two ways to say "all"
+        min_p=defaults.min_p if body.min_p is None else body.min_p,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        repetition_penalty=(
+            defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty
+        ),
         logit_bias=body.biases,
         min_tokens=body.min_tokens or 0,
         grammar=grammar,

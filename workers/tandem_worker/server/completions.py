@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from tandem_worker.engine.request import EngineError, Token
-from tandem_worker.server.asked import Wanted, understand
+from tandem_worker.server.asked import Wanted, prompt_origin, understand
 from tandem_worker.server.bodies import ChatBody, CompletionBody
 from tandem_worker.server.calls import CallList, CallReader, FreeCalls, NamedCall, Said
 from tandem_worker.server.choice import Choice
@@ -21,11 +20,12 @@ from tandem_worker.server.job import JobFailedError, Jobs
 from tandem_worker.server.pace import Pace
 from tandem_worker.server.replies import Reply, error_event
 from tandem_worker.server.text import TextState
+from tandem_worker.server.write import write
+from tandem_worker.tracing import Span
 
 if TYPE_CHECKING:
     from tandem_worker.server.service import Service
 
-WRITE_S: Final = 30.0  # a client that reads nothing for so long is gone
 GAP_S: Final = 120.0  # between two tokens of one request; more means that the engine is stuck
 UNDER_WAY: Final = 2  # tokens after which a prompt's pages are here, findable by its other choices
 
@@ -106,15 +106,35 @@ class Exchange:
 
 
 async def answer(service: Service, request: web.Request, body: ChatBody | CompletionBody) -> web.StreamResponse:
-    """Serve one checked body. Raises ApiError before the first byte; later failures become an error event."""
+    """Serve one checked body, as a span of its trace. See `_answer`."""
+    span = service.tracing.begin("serve", request.headers.get("traceparent", ""))
+    problem = "the client left"
+    try:
+        response = await _answer(service, request, body, span)
+        problem = ""
+    except ApiError as error:
+        problem = error.problem.message if error.problem.status >= 500 else ""
+        raise
+    else:
+        return response
+    finally:
+        span.end(problem)
+
+
+async def _answer(
+    service: Service, request: web.Request, body: ChatBody | CompletionBody, span: Span
+) -> web.StreamResponse:
+    """Raises ApiError before the first byte; later failures become an error event."""
     arrived = Pace(service.metrics)
-    wanted = await understand(service, body)
+    wanted = await understand(service, body, prompt_origin(await request.read()), span.traceparent)
     async with begun(service) as jobs:
         exchange = Exchange(service, request, wanted, jobs, make_reply(service, body, wanted))
         exchange.paces[0] = arrived
         for number in range(0, wanted.choices, wanted.per_prompt):
             await exchange.start(number)
         exchange.reply.name(jobs.first.id)
+        span.say("tandem.path", jobs.first.path)
+        span.say("tandem.prefill_worker", jobs.first.prefill_worker)
         try:
             pieces = await exchange.go_on(service.first_token_s)
             if body.stream:
@@ -165,13 +185,6 @@ async def whole(exchange: Exchange) -> web.Response:
         await exchange.go_on(GAP_S)
     body = exchange.reply.body(exchange.jobs, exchange.service.worker)
     return web.Response(body=body, content_type="application/json", headers=exchange.headers)
-
-
-async def write(response: web.StreamResponse, data: bytes) -> None:
-    """Raises TimeoutError when the client has stopped reading: the buffer before it is bounded by aiohttp."""
-    if data:
-        async with asyncio.timeout(WRITE_S):
-            await response.write(data)
 
 
 def make_reply(service: Service, body: ChatBody | CompletionBody, wanted: Wanted) -> Reply:

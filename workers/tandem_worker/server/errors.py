@@ -58,9 +58,9 @@ def no_model(asked: str, served: str) -> ApiError:
     return ApiError(Problem(404, message, "not_found_error", "model", "model_not_found"))
 
 
-def too_busy(message: str) -> Problem:
+def too_busy(message: str, retry_after_s: int = 1) -> Problem:
     """429: the queue is full."""
-    return Problem(429, message, "rate_limit_error", code="queue_full", headers={"Retry-After": "1"})
+    return Problem(429, message, "rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after_s)})
 
 
 def bad_pair(message: str) -> Problem:
@@ -77,7 +77,7 @@ def not_ready(phase: str) -> ApiError:
 def refusal(error: EngineError) -> Problem:
     """An engine's refusal as a client sees it."""
     if isinstance(error, QueueFullError):
-        return too_busy(str(error))
+        return too_busy(str(error), error.retry_after_s)
     if isinstance(error, PromptTooLongError):
         return Problem(400, str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, InvalidRequestError):
@@ -88,7 +88,7 @@ def refusal(error: EngineError) -> Problem:
 def problem_of(failure: Failure) -> Problem:
     """How a failed transfer is told before the first byte."""
     if failure.code == "queue_full":
-        return too_busy(failure.reason)
+        return too_busy(failure.reason, failure.retry_after_s)
     if failure.code == "too_long":
         return Problem(400, failure.reason, param="messages", code="context_length_exceeded")
     return bad_pair(failure.reason)

@@ -11,8 +11,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from tandem_worker.server.defaults import Defaults
 from tandem_worker.server.errors import ApiError, bad_pair, bad_request, not_ready, too_busy
 from tandem_worker.server.job import Job
+from tandem_worker.server.stream import Readers
+from tandem_worker.tracing import OFF, Tracing
 from tandem_worker.transfer.peers import PeerError, parse_address
 from tandem_worker.transfer.ticket import State
 
@@ -47,25 +50,34 @@ class Loaded:
     max_context: int
     page_tokens: int
     max_queue: int
+    defaults: Defaults
+    takes_halves: bool = True  # of jobs whose other half another worker does
 
 
 class Service:
     """One worker as its HTTP side sees it."""
 
-    def __init__(self, served_name: str, worker: str, metrics: Metrics, first_token_s: float) -> None:
+    def __init__(
+        self, served_name: str, worker: str, metrics: Metrics, first_token_s: float, tracing: Tracing = OFF
+    ) -> None:
         self.served_name = served_name
         self.worker = worker
         self.metrics = metrics
         self.first_token_s = first_token_s
+        self.tracing = tracing
         self.started = int(time.time())  # Unix seconds, for /v1/models
         self.phase = Phase.LOADING
         self.active = 0  # requests whose response is not finished
+        self.readers = Readers()
         self._loaded: Loaded | None = None
         self._numbers = count(1)
 
     def become_ready(self, loaded: Loaded) -> None:
         """The model is there."""
         self._loaded = loaded
+        if self.tracing.is_on:
+            loaded.engine.trace(self.tracing.tell)
+        loaded.engine.events.on_news = partial(loaded.post, self.readers.wake)
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
 
@@ -90,7 +102,7 @@ class Service:
         """
         loaded = self.loaded
         job_id = self._job_id(headers.get(REQUEST_HEADER, ""))
-        address = self._prefill_address(headers)
+        address = self._prefill_address(headers) if loaded.takes_halves else None
         cached = loaded.engine.match(prompt) * loaded.page_tokens
         # What misses a page or less is computed sooner than asked for.
         if address is None or address == loaded.own_address or len(prompt) - cached <= loaded.page_tokens:
@@ -118,7 +130,8 @@ class Service:
         loaded = self.loaded
         decode = loaded.node.decode
         if decode.count(State.ASKED) >= loaded.max_queue:
-            raise ApiError(too_busy(f"{loaded.max_queue} requests wait for their prefill already"))
+            words = f"{loaded.max_queue} requests wait for their prefill already"
+            raise ApiError(too_busy(words, loaded.engine.retry_after_s()))
         try:
             link = await loaded.node.peers.get(address)
             job = Job(job_id, "disaggregated", loaded.page_tokens, decode.cancel, news, name or link.peer.worker)

@@ -170,7 +170,7 @@ class DecodeSide:
                 failure = Failure("the prefill worker dropped the request")
             case Failed():
                 pull = self._of_request(channel, message.request)
-                failure = Failure(message.reason, message.code)
+                failure = Failure(message.reason, message.code, message.retry_after_s)
         if pull is None:
             return
         if pull.landing:  # its pages may be anybody's after it, and would still be written

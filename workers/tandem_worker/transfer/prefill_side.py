@@ -148,7 +148,10 @@ class PrefillSide:
             # The ticket decides what travels: what the decode worker had when it asked may be gone when it promises.
             self._engine.submit_prefill(key, prompt, to_sampling(message.sampling), 0, Sink(self, key))
         except EngineError as error:
-            channel.send(Failed(request=message.request, reason=str(error)[:512], code=code_of(error)))
+            retry_after_s = error.retry_after_s if isinstance(error, QueueFullError) else 1
+            code, words = code_of(error), str(error)[:512]
+            failed = Failed(request=message.request, reason=words, code=code, retry_after_s=retry_after_s)
+            channel.send(failed)
             return
         self._pushes[key] = push
         self._by_request[id(channel), message.request] = push

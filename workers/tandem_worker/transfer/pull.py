@@ -18,6 +18,7 @@ class Failure:
 
     reason: str
     code: str = "error"
+    retry_after_s: int = 1  # with queue_full
 
 
 class Listener(Protocol):

@@ -117,6 +117,9 @@ class SamplingFields(msgspec.Struct, frozen=True):
     min_tokens: Count = 0
     grammar: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR)] = ""
     priority: int = 0
+    blocks: Annotated[bytes, msgspec.Meta(max_length=8 * 1024)] = b""  # events.py: MAX_BLOCKS hashes
+    prompt_bytes: Count = 0
+    trace: Annotated[str, msgspec.Meta(max_length=64)] = ""  # W3C's traceparent
 
 
 class Prefill(Message, frozen=True, kw_only=True):
@@ -203,6 +206,7 @@ class Failed(Message, frozen=True, kw_only=True):
     request: RequestId
     reason: Text
     code: Text = "error"
+    retry_after_s: Count = 1  # with queue_full
 
 
 AnyMessage = (

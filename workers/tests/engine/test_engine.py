@@ -206,8 +206,13 @@ def test_the_queue_is_bounded_and_ids_are_unique(engines):
         engine.submit_prefill(f"h{at}", [20, 21], GREEDY, 0, half)
     with pytest.raises(InvalidRequestError, match="already"):
         engine.submit("h0", [20], GREEDY, Collector())
-    with pytest.raises(QueueFullError):
+    with pytest.raises(QueueFullError) as full:
         engine.submit("third", [20], GREEDY, Collector())
+    assert full.value.retry_after_s == 1, "nothing was ever computed: no rate is known"
+    engine._runner.work.prefill_tokens, engine._runner.work.prefill_busy_s = 2, 20.0
+    assert engine.retry_after_s() == 20, "half of the four tokens that wait, at 10 s each"
+    engine._runner.work.decode_busy_s = 1e6
+    assert engine.retry_after_s() == 60, "never more"
     for at, half in enumerate(halves):
         engine.cancel(f"h{at}")
         assert half.ended.wait(DEADLINE_S)

@@ -1,5 +1,6 @@
 """The queues of an engine over a page pool."""
 
+from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.request import Sampling
@@ -26,7 +27,7 @@ def waiting(queues: Queues, name: str, tokens: list[int], priority: int = 0) -> 
 
 def test_what_the_prefix_cache_has_takes_nothing_from_a_steps_budget():
     pool = PagePool(400, PAGE, cache=True)
-    queues = Queues(pool, Bounds(CHUNK, max_batch=8))
+    queues = Queues(pool, Bounds(CHUNK, max_batch=8), KvEvents(PAGE))
     prompts = {f"p{at}": token_ids(f"cached {at}", 120, 1000) for at in range(6)}
     for name, tokens in prompts.items():
         computed = waiting(queues, name, tokens)
@@ -41,7 +42,7 @@ def test_what_the_prefix_cache_has_takes_nothing_from_a_steps_budget():
 
 
 def test_the_urgent_overtake_those_that_wait_and_equals_keep_their_order():
-    queues = Queues(PagePool(400, PAGE), Bounds(CHUNK, max_batch=8))
+    queues = Queues(PagePool(400, PAGE), Bounds(CHUNK, max_batch=8), KvEvents(PAGE))
     begun = waiting(queues, "begun", token_ids("begun", 40, 1000), priority=9)
     assert queues.next_step().prefill == (("begun", CHUNK),)
     begun.computed = CHUNK
@@ -51,7 +52,7 @@ def test_the_urgent_overtake_those_that_wait_and_equals_keep_their_order():
 
 
 def test_seats_go_to_the_urgent_first():
-    queues = Queues(PagePool(400, PAGE), Bounds(CHUNK, max_batch=2))
+    queues = Queues(PagePool(400, PAGE), Bounds(CHUNK, max_batch=2), KvEvents(PAGE))
     for name, priority in (("a", 1), ("b", 0), ("c", -1)):
         one = waiting(queues, name, token_ids(name, 8, 1000), priority)
         queues.joining[name] = queues.prefill.pop(name)

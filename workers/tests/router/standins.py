@@ -19,8 +19,10 @@ from tandem_router.engines.base import Engine
 from tandem_router.engines.tandem import TandemEngine
 from tandem_router.ledger import Ledger
 from tandem_router.main import start
+from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
 from tandem_router.slo import Targets
+from tandem_router.tracing import OFF, Tracing
 from tandem_router.worker import Role, Worker
 from tandem_router.workers import Registry
 
@@ -147,13 +149,14 @@ class World:
         self.registry = Registry(self.bell.ring, works_alone=self.engine.works_alone)
         self.url = ""
 
-    async def start(self, patience: Patience | None = None) -> None:
+    async def start(self, patience: Patience | None = None, tracing: Tracing = OFF) -> None:
         loop = asyncio.get_running_loop()
         self.ledger = Ledger(Targets(0.5, 0.04), loop.time)
         self.upstream = new_session()
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S))
-        attempts = Attempts(self.registry, self.bell, self.upstream, self.engine, self.ledger.metrics)
-        self.proxy = Proxy(attempts, self.engine, self.ledger, patience or self.patience)
+        self.overlap = Overlap()
+        attempts = Attempts(self.registry, self.bell, self.upstream, self.engine, self.ledger.metrics, self.overlap)
+        self.proxy = Proxy(attempts, self.engine, self.ledger, patience or self.patience, tracing)
         self.runner = await start(Face(self.registry, self.upstream, self.ledger, self.proxy).app(), "127.0.0.1", 0)
         self.url = "http://{}:{}".format(*self.runner.addresses[0][:2])
 

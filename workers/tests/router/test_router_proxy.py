@@ -361,10 +361,14 @@ async def test_looks(world: World):
     assert (await look("/ready"))[0] == 503
     assert (await look("/v1/models"))[0] == 503
     world.know("dead", "decode", refusing_address())
-    await world.worker("p0", "prefill")
+    await world.worker("p0", "prefill", says(418, {"error": "short and stout"}))
     assert (await look("/ready"))[0] == 200
     status, models = await look("/v1/models")
     assert (status, json.loads(models)["data"][0]["id"]) == (200, "m")
+    response, said = await world.ask({"prompt": "Hi"}, "/tokenize")
+    assert (response.status, said) == (418, b'{"error": "short and stout"}'), "a worker's answer is the client's"
+    response, said = await world.ask(b"x" * (proxy.MAX_BODY + 1), "/detokenize")
+    assert (response.status, json.loads(said)["error"]["code"]) == (413, "body_too_large")
     status, text = await look("/metrics")
     assert status == 200
     assert 'tandem_router_time_to_first_token_seconds_bucket{le="0.5"}' in text

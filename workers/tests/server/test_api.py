@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tandem_worker.engine import QueueFullError
-from tandem_worker.server import completions
+from tandem_worker.server import write
 from workers.tests.transfer.kit import eventually
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Say something about trains."}], "temperature": 0,
@@ -223,11 +223,11 @@ async def test_models_health_and_metrics(worker):
 
 async def test_a_full_queue_is_429_with_retry_after(worker, monkeypatch):
     def full(*_):
-        raise QueueFullError("64 requests wait already")
+        raise QueueFullError("64 requests wait already", 17)
 
     monkeypatch.setattr(worker.engine, "submit", full)
     status, headers, answer = await post(worker, CHAT_PATH, CHAT)
-    assert (status, headers["Retry-After"], answer["error"]["code"]) == (429, "1", "queue_full")
+    assert (status, headers["Retry-After"], answer["error"]["code"]) == (429, "17", "queue_full")
 
 
 async def test_a_pair_serves_what_one_serves(pair):
@@ -273,11 +273,11 @@ async def test_a_busy_prefill_worker_is_429(pair, monkeypatch):
     prefill, decode = pair
 
     def full(*_):
-        raise QueueFullError("64 requests wait already")
+        raise QueueFullError("64 requests wait already", 9)
 
     monkeypatch.setattr(prefill.engine, "submit_prefill", full)
     status, headers, _ = await post(decode, CHAT_PATH, CHAT, {"x-tandem-prefill": prefill.kv_address})
-    assert (status, headers["Retry-After"]) == (429, "1")
+    assert (status, headers["Retry-After"]) == (429, "9")
     await eventually(decode.is_empty, "nothing is held")
 
 
@@ -310,7 +310,7 @@ async def test_a_client_that_leaves_stops_the_work_within_a_step(pair, way, stre
 
 async def test_a_client_that_reads_nothing_is_let_go(worker, monkeypatch):
     """Its buffers fill, a write waits too long, the request is cancelled."""
-    monkeypatch.setattr(completions, "WRITE_S", 0.3)
+    monkeypatch.setattr(write, "WRITE_S", 0.3)
     monkeypatch.setattr(worker.service.loaded.tokenizer, "decode_stream", Flood)
     _reader, writer = await asyncio.open_connection("127.0.0.1", int(worker.url.rsplit(":", 1)[1]), limit=1)
     body = json.dumps({**CHAT, "max_tokens": 450, "stream": True}).encode()

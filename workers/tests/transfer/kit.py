@@ -23,6 +23,7 @@ from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
 from tandem_worker.server.service import Service
 from tandem_worker.settings import Settings
+from tandem_worker.tracing import OFF, Tracing
 from tandem_worker.transfer.pull import Failure
 from workers.tests.tiny import write_tiny
 
@@ -108,10 +109,10 @@ def type_states():
 
 
 @asynccontextmanager
-async def running(model: Path, name: str, **changes: Any):
+async def running(model: Path, name: str, tracing: Tracing = OFF, **changes: Any):
     """A worker in this process, stopped at the end."""
     settings = make_settings(model, name, **changes)
-    service = Service(settings.served_name, settings.worker, Metrics(), 60.0)
+    service = Service(settings.served_name, settings.worker, Metrics(), 60.0, tracing)
     parts = load(settings)
     assembled = await assemble(parts, settings, service)
     runner = web.AppRunner(make_app(service), handler_cancellation=True)

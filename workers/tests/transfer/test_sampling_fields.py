@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tandem_worker.engine import Sampling
 from tandem_worker.engine.checks import MAX_LOGIT_BIAS, MAX_STOP_IDS
+from tandem_worker.engine.events import HASH_BYTES, MAX_BLOCKS
 from tandem_worker.engine.grammar import MAX_BYTES
 from tandem_worker.transfer.prefill_side import from_sampling, to_sampling
 from tandem_worker.transfer.wire import MAX_HEADER, Prefill, SamplingFields, decode, encode
@@ -19,6 +20,8 @@ samplings = st.builds(
     presence_penalty=floats, frequency_penalty=floats, repetition_penalty=floats,
     logit_bias=st.lists(st.tuples(st.integers(0, 2**31 - 1), floats), max_size=4).map(tuple),
     min_tokens=st.integers(0, 2**31 - 1), grammar=st.text(max_size=50), priority=st.integers(-(2**31), 2**31 - 1),
+    blocks=st.binary(max_size=64), prompt_bytes=st.integers(0, 2**31 - 1),
+    trace=st.text(max_size=64),
 )  # fmt: skip
 
 
@@ -35,6 +38,6 @@ def test_what_arrives_is_what_was_sent(sampling):
 def test_the_largest_fits_a_header():
     largest = Sampling(
         max_tokens=2**31 - 1, stop_ids=(2**31 - 1,) * MAX_STOP_IDS, logit_bias=((2**31 - 1, -99.9),) * MAX_LOGIT_BIAS,
-        grammar="x" * MAX_BYTES,
+        grammar="x" * MAX_BYTES, blocks=b"x" * MAX_BLOCKS * HASH_BYTES, prompt_bytes=2**31 - 1, trace="0" * 55,
     )  # fmt: skip
     assert len(encode(Prefill(request="r" * 200, sampling=from_sampling(largest), have_pages=0))) < MAX_HEADER
