@@ -15,7 +15,7 @@ from tandem_operator.api.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """A field that must be unset or empty; with `only`, one of these; with `prefix`, a string that begins so.
+    """A field that must be unset or empty; with `only`, one of these.
 
     `path` is as in the manifest, `[]` for each item of a list. `instead` says what to do.
     """
@@ -23,14 +23,11 @@ class NotYet:
     path: str
     instead: str
     only: tuple[str | int | bool, ...] = ()
-    prefix: str = ""
 
     def allows(self, value: object) -> bool:
         """Is this value of the field carried out?"""
         if value is None or (not self.only and value in ([], {})):
             return True
-        if self.prefix:
-            return isinstance(value, str) and value.startswith(self.prefix)
         return value in self.only
 
     def sentence(self, value: object) -> str:
@@ -40,7 +37,7 @@ class NotYet:
     @property
     def _names_value(self) -> bool:
         """Strings are quoted in the message; CEL cannot bound what a number's text costs."""
-        return bool(self.prefix) or any(isinstance(value, str) for value in self.only)
+        return any(isinstance(value, str) for value in self.only)
 
     def as_validation(self, *, sized: bool) -> dict[str, str]:
         """The line as a CEL rule of the object that holds the field; `sized`: the field is a list or a map."""
@@ -57,8 +54,6 @@ class NotYet:
         return found
 
     def _rule(self, name: str, *, sized: bool) -> str:
-        if self.prefix:
-            return f"!has({name}) || {name}.startsWith('{self.prefix}')"
         if self.only:
             return f"!has({name}) || {name} in {json.dumps(self.only)}"
         return f"!has({name}) || size({name}) == 0" if sized else f"!has({name})"

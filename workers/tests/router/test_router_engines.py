@@ -212,7 +212,11 @@ async def test_sglang_sends_one_body_to_both(sglang: World, more, expected):
     ],
 )
 async def test_sglang_failures_before_the_first_byte(sglang: World, prefill, decode, status):
-    hooks = [always(hook) if hook else no_hook for hook in (prefill, decode)]
+    async def after_the_other(body):
+        await until(lambda: len(sglang.workers) == 2 and all(worker.seen for worker in sglang.workers.values()))
+        return (prefill or decode)()
+
+    hooks = [after_the_other if hook else no_hook for hook in (prefill, decode)]
     _, first, second = await rooms(sglang, *hooks)
     response, body = await sglang.ask({**ASKED, "stream": True})
     assert response.status == status, body
