@@ -37,10 +37,14 @@ check: env  ## lint, types, arrows, generated files
 	lint-imports
 	$(PY) -m tandem_operator.api.crd --check
 	$(PY) -m tandem_worker.transfer.page --check
+	$(PY) -m e2e.goldens --check
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
 	$(PY) -m tandem_worker.transfer.page
+	$(PY) -m e2e.goldens
+	$(PY) -m e2e.tables.fields
+	$(PY) -m e2e.tables.faults
 
 bench-simulator: env  ## simulated requests per CPU second, beside two peers' (DATA=folder, ARGS="--splitwise DIR --dynosim PYTHON")
 	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)

@@ -66,7 +66,7 @@ def test_it_may_not(kube: Kube, words: tuple[str, str]) -> None:
 
 
 def test_a_second_version_of_the_api_is_carried_out_by_this_operator(tandem: Cluster) -> None:
-    """The rehearsal of v1beta1 (docs/decisions/0007-v1beta1.md): served beside v1alpha1, converted by name alone."""
+    """The rehearsal of v1beta1 (docs/decisions/0014-v1beta1.md): served beside v1alpha1, converted by name alone."""
     kube = tandem.kube
     crd = yaml.safe_load(CRD.read_text())
     versions = crd["spec"]["versions"]

@@ -11,13 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem_operator.api.catalogue import CATALOGUE
+from tandem_operator.api.engines import ENGINES
 from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.cli.engine_args import chunk_of
 from tandem_operator.plan.advice_words import arithmetic, crossing_words, signals, sureness_words, verdict_words
 from tandem_operator.plan.advise import Advice, advise, look_at
 from tandem_operator.plan.crossing import crossings
 from tandem_operator.plan.facts import Objective, Slo
-from tandem_operator.plan.kinds import Kind, kinds_of
+from tandem_operator.plan.kinds import DEGREES, Kind, kinds_of
 from tandem_operator.plan.limits import device_of, max_batch_of
 from tandem_operator.plan.roofline import prior_of
 from tandem_operator.plan.sizing import Group, Mode, Plan, Question
@@ -73,7 +74,7 @@ def consult(  # one argument a flag
     if hits is not None:
         traffic = replace(traffic, hits=hits)
     question = Question(
-        kinds=kinds_of(devices, shape, traffic.longest_tokens),
+        kinds=kinds_of(devices, shape, traffic.longest_tokens, degrees_of(spec)),
         traffic=traffic,
         slo=Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile),
         max_batch=max_batch_of(spec.engine.args, spec.engine.name),
@@ -99,6 +100,11 @@ def consult(  # one argument a flag
 def known(question: Question, plan: Plan) -> Question:
     """The question with the plan's kinds among its own, so that the plan can be looked at."""
     return replace(question, kinds=tuple({*question.kinds, *(group.kind for group in plan.groups)}))
+
+
+def degrees_of(spec: Spec) -> tuple[int, ...]:
+    """GPUs that the engine can put a worker on."""
+    return DEGREES if "tensor" in ENGINES[spec.engine.name].degrees else DEGREES[:1]
 
 
 def devices_of(spec: Spec, accelerators: str | None) -> list[Device]:

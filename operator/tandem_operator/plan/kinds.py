@@ -49,16 +49,18 @@ class Kind:
         return {"USD": self.price_per_hour, "W": self.watts, "GPUs": float(self.gpus)}[unit]
 
 
-def kinds_of(devices: Sequence[Device], model: ModelShape, longest_tokens: float) -> tuple[Kind, ...]:
-    """Every kind that holds the weights and the KV of one long request.
+def kinds_of(
+    devices: Sequence[Device], model: ModelShape, longest_tokens: float, degrees: Sequence[int] = DEGREES
+) -> tuple[Kind, ...]:
+    """Every kind of these degrees that holds the weights and the KV of one long request.
 
     Raises NoFitError with the smallest number of GPUs that would do, where none does.
     """
-    every = [k for device in devices for k in of_device(device, model, DEGREES)]
+    every = [k for device in devices for k in of_device(device, model, degrees)]
     fitting = tuple(k for k in every if k.prior.kv_room_tokens >= longest_tokens)
     if not fitting:
         biggest = max(devices, key=lambda d: d.memory_bytes)
-        raise NoFitError(no_fit_words(biggest, DEGREES[-1], model, longest_tokens))
+        raise NoFitError(no_fit_words(biggest, degrees[-1], model, longest_tokens))
     return fitting
 
 

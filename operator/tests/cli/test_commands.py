@@ -17,7 +17,13 @@ RESOURCE = {
     "kind": "DisaggregatedInference",
     "metadata": {"name": "chat", "namespace": "serving"},
     "spec": {
-        "model": {"source": "hf://meta-llama/Llama-3.1-70B-Instruct", "servedName": "llama-70b"},
+        "model": {
+            "source": "hf://meta-llama/Llama-3.1-70B-Instruct",
+            "revision": "1605565",
+            "servedName": "llama-70b",
+        },
+        "engine": {"name": "vllm", "image": "vllm/vllm-openai", "args": ["--max-num-seqs=64"]},
+        "transfer": {"backend": "nixl"},
         "pools": [
             {
                 "name": name,
