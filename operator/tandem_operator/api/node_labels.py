@@ -1,7 +1,8 @@
 """How clusters label the nodes that have an accelerator: several keys for an entry, any of which is enough.
 
 Mostly from memory of the vendors' pages, tried on none of these clouds; the catalogue ConfigMap can correct any of it.
-`nvidia.com/gpu.product` (GPU feature discovery) is in the catalogue's `products`. An autoscaler that has no such node yet knows only its cloud's labels, so these are what lets a pool grow from nothing.
+`nvidia.com/gpu.product` (GPU feature discovery) is in the catalogue's `products`. An
+autoscaler that has no such node yet knows only its cloud's labels, so these are what lets a pool grow from nothing.
 """
 
 from __future__ import annotations
