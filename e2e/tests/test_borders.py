@@ -33,13 +33,14 @@ def test_labels_and_ports_are_the_agreed_ones() -> None:
 
 
 def test_the_operator_asks_for_metrics_that_are_there(kube: Kube, smollm2: dict, router_url: str) -> None:
-    ask(router_url, "smollm2", "Say hello.", tokens=4)  # a labelled counter shows from its first count on
+    # A labelled counter shows from its first count on, the link's speed after the first transfer.
+    ask(router_url, "smollm2", "Say hello to everybody. " * 40, tokens=4)
     asked = set(re.findall(r"\btandem_[a-z_]+", " ".join(branches(60, "").values())))
     with urllib.request.urlopen(f"{router_url}/metrics", timeout=10) as answer:
         shown = answer.read().decode()
-    worker = kube.items("pods", NAMESPACE, "tandem.dev/resource=smollm2,tandem.dev/component=worker")[0]
-    address = worker["status"]["podIP"]
-    words = f"import urllib.request as u; print(u.urlopen('http://{address}:8000/metrics', timeout=5).read().decode())"
-    shown += kube.run("exec", "-n", NAMESPACE, worker["metadata"]["name"], "--", "python", "-c", words)
+    for worker in kube.items("pods", NAMESPACE, "tandem.dev/resource=smollm2,tandem.dev/component=worker"):
+        url = f"http://{worker['status']['podIP']}:8000/metrics"
+        words = f"import urllib.request as u; print(u.urlopen('{url}', timeout=5).read().decode())"
+        shown += kube.run("exec", "-n", NAMESPACE, worker["metadata"]["name"], "--", "python", "-c", words)
     missing = {name for name in asked if not re.search(rf"^{name}\b", shown, re.MULTILINE)}
     assert missing == set()
