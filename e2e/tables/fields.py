@@ -43,7 +43,7 @@ CHOSEN = frozenset(
 ELSEWHERE: dict[str, str] = {
     f"spec.rebalance.behavior.{way}.policies[].periodSeconds": "planner: what moved within it counts against value"
     for way in ("scaleUp", "scaleDown")
-}
+} | {"spec.priority": "fleet: who gives GPUs and who gets them, where the operator's settings name a budget"}
 PAGE, COMMAND = "docs/reference/fields.md", "python -m e2e.tables.fields"
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 SHOWN = 3  # of the places that a value changes, on the page

@@ -149,12 +149,16 @@ def test_a_killed_operator_comes_back_and_changes_nothing(tandem: Cluster, kube:
 
 
 def test_idle_passes_write_nothing(kube: Kube, smollm2: dict) -> None:
-    until("idle", lambda: condition(resource(kube, "smollm2"), "MetricsAvailable")["reason"] == "NoTraffic", 120)
+    until("idle", lambda: "NoTraffic" in says(resource(kube, "smollm2")["status"]["decision"]), 120)
     passes_go_by(kube, 2)
     before, status = versions(kube), resource(kube, "smollm2")["status"]
     passes_go_by(kube, 3)
     assert resource(kube, "smollm2")["status"] == status
     assert versions(kube) == before
+
+
+def says(decision: dict) -> str:
+    return f"{decision['reason']} {decision['message']}"
 
 
 def workers(kube: Kube) -> list[dict]:

@@ -99,10 +99,11 @@ def test_nobody_takes_what_is_in_use_elsewhere(claims, used, budget):
 
 
 def test_the_whole_way_from_facts_to_a_cap():
-    found = caps([member("hungry", history=starving()), member("calm")], 6, NOW)
+    many = starving(rps=3.0)  # more than three workers can do, whatever their roles
+    found = caps([member("hungry", history=many), member("calm")], 6, NOW)
     assert found["hungry"].gpus == 3, "six are in use"
-    assert caps([member("hungry", history=starving()), member("calm")], 9, NOW)["hungry"].gpus > 3
-    assert caps([member("hungry", 1, history=starving()), member("calm")], 6, NOW)["calm"].gpus == 2, "it gives one"
+    assert caps([member("hungry", history=many), member("calm")], 9, NOW)["hungry"].gpus > 3
+    assert caps([member("hungry", 1, history=many), member("calm")], 6, NOW)["calm"].gpus == 2, "it gives one"
     assert capped(WIDE, found["hungry"]).budget_gpus == 3
     assert capped(WIDE, None) is WIDE
 
