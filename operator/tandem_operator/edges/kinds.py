@@ -49,5 +49,20 @@ KINDS: dict[str, Kind] = {
     "Event": Kind("events.k8s.io", "v1", "events"),
 }
 
+# What the operator makes for a resource, applies, and prunes by owner.
+MADE = (
+    "Deployment",
+    "LeaderWorkerSet",
+    "Service",
+    "ServiceAccount",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "Job",
+    "ConfigMap",
+    "PodMonitor",
+    "PrometheusRule",
+    "ResourceClaimTemplate",
+)
+
 # Kinds whose API a cluster may lack: no object of theirs is made then, and a condition says so.
 OPTIONAL = frozenset({"LeaderWorkerSet", "ResourceClaimTemplate", "PodMonitor", "PrometheusRule"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
-from tandem_operator.edges.kinds import OPTIONAL
+from tandem_operator.edges.kinds import MADE, OPTIONAL
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
@@ -37,19 +37,6 @@ log = logging.getLogger(__name__)
 Object = dict[str, Any]
 DONE = Done()
 CLAIM = "ResourceClaimTemplate"
-PRUNED = (
-    "Deployment",
-    GROUP,
-    "Service",
-    "ServiceAccount",
-    "RoleBinding",
-    "PodDisruptionBudget",
-    "Job",
-    "ConfigMap",
-    "PodMonitor",
-    "PrometheusRule",
-    "ResourceClaimTemplate",
-)
 
 
 async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
@@ -205,7 +192,7 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
 async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
     wanted = wanted_names(plan, seen, world.settings.images)
-    for kind in PRUNED:
+    for kind in MADE:
         for item in world.cache.of(seen.ref, kind):
             metadata = item["metadata"]
             if (kind, metadata["name"]) in wanted or metadata.get("deletionTimestamp"):

@@ -7,27 +7,14 @@ from typing import TYPE_CHECKING, Any
 import kopf
 
 from tandem_operator.api.constants import LABEL_MANAGED_BY, LABEL_RESOURCE, MANAGED_BY
-from tandem_operator.edges.kinds import KINDS, RESOURCE
+from tandem_operator.edges.kinds import KINDS, MADE, RESOURCE
 from tandem_operator.loop.cache import ref_of
 
 if TYPE_CHECKING:
     from tandem_operator.loop.cache import Cache
     from tandem_operator.loop.queue import Queue
 
-CHILDREN = (
-    "Deployment",
-    "LeaderWorkerSet",
-    "Pod",
-    "Service",
-    "ServiceAccount",
-    "RoleBinding",
-    "PodDisruptionBudget",
-    "Job",
-    "ConfigMap",
-    "PodMonitor",
-    "PrometheusRule",
-    "ResourceClaimTemplate",
-)
+CHILDREN = (*MADE, "Pod")
 WATCHED = (RESOURCE, *CHILDREN)
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
 
