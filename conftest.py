@@ -10,10 +10,10 @@ from hypothesis import settings
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, Kube
+from e2e.harness.ports import free_port
 from e2e.harness.world import install
 
 DIRECTORY = REPO / "build/e2e"
-PORT = 16543
 
 # The same examples on every machine; `pytest --hypothesis-profile=explore` looks for new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tandem() -> Iterator[Cluster]:
     """A cluster with Tandem on it; afterwards nothing of it is left on the machine."""
-    up = clusters.up(DIRECTORY, PORT)
+    up = clusters.up(DIRECTORY, free_port())
     try:
         install(up.kube)
         up.kube.run("apply", "--server-side", "-f", "manifests/samples/namespace.yaml")

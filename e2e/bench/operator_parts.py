@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from aiohttp import web
 
 from e2e.harness import cluster as clusters
 from e2e.harness.kube import REPO
+from e2e.harness.ports import free_port
 from e2e.harness.waiting import until
 
 CONFIG = """\
@@ -129,13 +129,6 @@ def answers(look: Callable[[], Any]) -> bool:
         look()
         return True
     return False
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

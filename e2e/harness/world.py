@@ -16,6 +16,7 @@ import yaml
 
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, RESOURCE, Kube, condition
+from e2e.harness.ports import free_port
 from e2e.harness.waiting import until
 
 OVERLAY = "manifests/overlays/local"
@@ -123,9 +124,7 @@ class Prometheus:
 @contextlib.contextmanager
 def forwarded(cluster: Cluster, namespace: str, service: str, port: int) -> Iterator[str]:
     """A loopback URL of a Service, by `kubectl port-forward`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        local = probe.getsockname()[1]
+    local = free_port()
     command = [
         "kubectl",
         "port-forward",
