@@ -24,13 +24,13 @@ class Frames:
     def __init__(self, identity: Identity) -> None:
         shape = (identity.layers, 2, identity.page_tokens, identity.kv_heads, identity.head_dim)
         self.page_bytes = torch.Size(shape).numel() * DTYPES[identity.dtype].itemsize
-        self._frame_pages = min(max(1, FRAME_BYTES // self.page_bytes), MAX_SPANS)
-        self.frame_bytes = self._frame_pages * self.page_bytes
+        self.frame_bytes = max(1, FRAME_BYTES // self.page_bytes) * self.page_bytes
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
         """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
         size = pages.size
-        for part in pages.split(self._frame_pages):
+        most = channel.frame_bytes if pages.in_place else self.frame_bytes
+        for part in pages.split(min(max(1, most // self.page_bytes), MAX_SPANS)):
             channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=len(part.pages)), part)
             first_page += len(part.pages)
         return size
