@@ -106,6 +106,7 @@ GOOD = [
     case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
          ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
     case("sglang", *SGLANG, EIGHT, ("spec.pools.0.parallelism", {"tensor": 8})),
+    case("tandem's pools of unequal ranks", EIGHT, ("spec.pools.0.parallelism", {"tensor": 4}), ("spec.pools.1.parallelism", {"tensor": 2})),
     case("colocated vllm transfers nothing", ("spec.engine", {"name": "vllm", "image": "vllm:1"}), *COLOCATED),
     case("46 characters", ("metadata.name", "a" * 46)),
     case("an explicit false", ("spec.monitoring", {"rules": False}), ("spec.suspend", False), ("spec.priority", 0)),
@@ -159,7 +160,7 @@ BAD = [
     bad("sglang cannot flip", "spec.rebalance.roleFlips", "can change their role", *SGLANG, ("spec.rebalance.roleFlips", True)),
     bad("tandem in float16", "spec.model.dtype", "tandem takes bfloat16, float32", ("spec.model.dtype", "float16")),
     *(bad(f"tandem with {name}", "spec.pools", "lacks this kind", EIGHT, (f"spec.pools.0.parallelism.{name}", 2))
-      for name in ("tensor", "pipeline", "expert", "data")),
+      for name in ("pipeline", "expert", "data")),
     bad("experts on some ranks", "spec.pools", "tensor * data", *VLLM, EIGHT, ("spec.pools.0.parallelism", {"tensor": 4, "expert": 2})),
     bad("GPU by hand", "spec.pools[0].template.resources", "follows from", ("spec.pools.0.template.resources.limits", {"nvidia.com/gpu": 1})),
     bad("the operator's env", "spec.pools[0].template.env[0].name", "operator's", ("spec.pools.0.template.env", [{"name": "TANDEM_TRANSFER_KEY"}])),

@@ -111,11 +111,6 @@ class Runner:
         if self._model.leader is not None:
             self._model.leader.stop()
 
-    def clear_elsewhere(self, pages: Sequence[int]) -> None:
-        """These pages of other ranks, if any, are zeroed too."""
-        if self._model.leader is not None:
-            self._model.leader.clear(pages)
-
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
@@ -138,7 +133,7 @@ class Runner:
         at_once = max(1, self._settings.chunk_tokens // self._settings.page_tokens)
         for first in range(one.sent, done, at_once):
             pages = one.pages[first : min(first + at_once, done)]
-            one.sink.on_chunk(first, self._store.read(pages))
+            one.sink.on_chunk(first, self._store.read(pages, one.shares))
         one.sent = max(one.sent, done)
 
     def _accept(self, one: SequenceState, picked: Picked) -> Token:

@@ -31,6 +31,10 @@ class Channel(Protocol):
         """Who is at the other end."""
 
     @property
+    def shares(self) -> int:
+        """Into how many parts the ranks of the peer split a page."""
+
+    @property
     def fence(self) -> Fence:
         """What, besides the peer's own word, proves that no write of it can land any more."""
 
@@ -123,7 +127,8 @@ class Transfer(Protocol):
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Tensor) -> int:
         """Send finished pages; twice is harmless. Returns bytes.
 
-        pages: [n, layers, 2, page_tokens, kv_heads, head_dim], contiguous, the callee's own from now on.
+        pages: [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim], contiguous, the callee's own from
+        now on.
         """
 
 

@@ -27,7 +27,7 @@ class Frames:
         self.frame_bytes = self._frame_pages * self.page_bytes
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: torch.Tensor) -> int:
-        """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
+        """Send [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim] without copying it; returns bytes."""
         # numpy has no bfloat16: the same memory, seen as bytes.
         raw: memoryview = pages.contiguous().reshape(-1).view(torch.uint8).numpy().data
         for start in range(0, pages.shape[0], self._frame_pages):

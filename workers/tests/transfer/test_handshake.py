@@ -47,8 +47,8 @@ def test_equal_workers_know_each_other_afterwards():
         pytest.param({"kv_heads": 1}, ["kv_heads", "3", "1"], id="kv heads"),
         pytest.param({"head_dim": 128}, ["head_dim", "64", "128"], id="head dim"),
         pytest.param({"revision": "1605565"}, ["revision", "1605565"], id="revision"),
-        pytest.param({"layout": "layers,pages"}, ["layout", "pages,layers,kv", "layers,pages"], id="layout"),
-        pytest.param({"tensor": 4}, ["tensor", "1", "4"], id="tensor parallelism"),
+        pytest.param({"layout": "layers,pages"}, ["layout", "pages,shares", "layers,pages"], id="layout"),
+        pytest.param({"tensor": 2}, ["tensor", "1", "2", "3 KV heads"], id="ranks that cannot share the heads"),
         pytest.param({"backend": "shm"}, ["backend", "tcp", "shm"], id="backend"),
     ],
 )
