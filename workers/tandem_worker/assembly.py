@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from tandem_worker.engine import (
     load_tokenizer,
 )
 from tandem_worker.engine.parallel import Leader, join
-from tandem_worker.engine.ranked import make_memory
+from tandem_worker.engine.ranked import memory_of_ranks
 from tandem_worker.ranks import Ranks, start_ranks
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.defaults import Defaults, read_defaults
@@ -83,6 +82,7 @@ def load(settings: Settings) -> LoadedParts:
         speculate=settings.speculate,
         tensor_parallel=settings.tensor_parallel,
         weights=settings.weights,
+        shared_memory=settings.backend == "shm",
     )
     model, ranks = load_ranks(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
@@ -101,12 +101,8 @@ def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
         return load_model(path, sizes), Ranks()
     if sizes.threads is None:  # each rank a share of the cores, or they would stand in each other's way
         sizes = replace(sizes, threads=max(1, (os.cpu_count() or 1) // sizes.tensor_parallel))
-    file = make_memory(sizes)
-    try:
-        memory = mmap.mmap(file, 0)
-        ranks, address = start_ranks(path, sizes, file)
-    finally:
-        os.close(file)
+    memory = memory_of_ranks(sizes)
+    ranks, address = start_ranks(path, sizes, memory.descriptor)
     try:
         model = load_model(path, sizes)
         join(0, sizes.tensor_parallel, address)
@@ -143,7 +139,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
     node = Node(
         engine,
         frames,
-        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes, settings.host),
+        make_backend(settings.backend, settings.transfer_dir, settings.host),
         identity,
         settings.key,
         post=post,

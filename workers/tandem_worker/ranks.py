@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import mmap
 import os
 import socket
 import subprocess
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from tandem_worker.engine import EngineError, EngineSettings, load_model
+from tandem_worker.engine.memory import mapped
 from tandem_worker.engine.parallel import follow, join
-from tandem_worker.engine.ranked import regions_of
+from tandem_worker.engine.ranked import region_of
 from tandem_worker.engine.store import KvStore
 
 LOG = logging.getLogger("tandem_worker.ranks")
@@ -86,7 +86,7 @@ def main() -> None:
     sizes = EngineSettings(**orders["sizes"])
     try:
         model = load_model(Path(orders["model"]), sizes, orders["rank"])
-        region = regions_of(mmap.mmap(orders["memory"], 0), sizes)[orders["rank"]]
+        region = region_of(mapped(orders["memory"]), orders["rank"], sizes)
         store = KvStore(model.info, sizes, model.decoder.dtype, model.decoder.config.kv_heads, region)
         join(orders["rank"], sizes.tensor_parallel, orders["address"])
         follow(model.decoder, store.tensor)

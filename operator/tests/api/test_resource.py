@@ -106,6 +106,8 @@ GOOD = [
     case("vllm", *VLLM, EIGHT, ("spec.model.dtype", "float16"), ("spec.engine.args", ["--max-num-seqs=64"]),
          ("spec.pools.0.parallelism", {"tensor": 4, "data": 2, "expert": 8}), ("spec.pools.1.parallelism", {"pipeline": 2})),
     case("sglang", *SGLANG, EIGHT, ("spec.pools.0.parallelism", {"tensor": 8})),
+    case("tandem's equal ranks over nixl", EIGHT, ("spec.transfer.backend", "nixl"), ("spec.pools.0.parallelism", {"tensor": 2}),
+         ("spec.pools.1.parallelism", {"tensor": 2})),
     case("tandem's pools of unequal ranks", EIGHT, ("spec.pools.0.parallelism", {"tensor": 4}), ("spec.pools.1.parallelism", {"tensor": 2})),
     case("colocated vllm transfers nothing", ("spec.engine", {"name": "vllm", "image": "vllm:1"}), *COLOCATED),
     case("46 characters", ("metadata.name", "a" * 46)),
@@ -161,6 +163,8 @@ BAD = [
     bad("tandem in float16", "spec.model.dtype", "tandem takes bfloat16, float32", ("spec.model.dtype", "float16")),
     *(bad(f"tandem with {name}", "spec.pools", "lacks this kind", EIGHT, (f"spec.pools.0.parallelism.{name}", 2))
       for name in ("pipeline", "expert", "data")),
+    bad("unequal ranks that nixl would read in place", "spec.pools", "tcp: it alone reshards", EIGHT, ("spec.transfer.backend", "nixl"),
+        ("spec.pools.0.parallelism", {"tensor": 4})),
     bad("experts on some ranks", "spec.pools", "tensor * data", *VLLM, EIGHT, ("spec.pools.0.parallelism", {"tensor": 4, "expert": 2})),
     bad("GPU by hand", "spec.pools[0].template.resources", "follows from", ("spec.pools.0.template.resources.limits", {"nvidia.com/gpu": 1})),
     bad("the operator's env", "spec.pools[0].template.env[0].name", "operator's", ("spec.pools.0.template.env", [{"name": "TANDEM_TRANSFER_KEY"}])),

@@ -22,12 +22,11 @@ from tandem_worker.engine.request import ModelLoadError
 from tandem_worker.transfer.reshard import heads_of
 
 if TYPE_CHECKING:
-    import mmap
-
     from torch import Tensor
 
     from tandem_worker.engine.config import ModelConfig
     from tandem_worker.engine.decoder import Decoder
+    from tandem_worker.engine.memory import MemoryFile
 
 LOG = logging.getLogger(__name__)
 Masks = tuple["Tensor | None", "Tensor | None"]
@@ -100,7 +99,7 @@ def add_up(part: Tensor) -> Tensor:
 class Leader:
     """What rank 0 says to the others. On the engine's thread."""
 
-    def __init__(self, decoder: Decoder, memory: mmap.mmap) -> None:
+    def __init__(self, decoder: Decoder, memory: MemoryFile) -> None:
         """`memory`: all ranks' pages, see ranked.py."""
         decoder.reduce = add_up
         self.memory = memory

@@ -6,14 +6,11 @@ two steps nobody computes, and the sum that ends a step tells rank 0 that every 
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
 from typing import TYPE_CHECKING
 
 import torch
 
-from tandem_worker.engine.store import KvStore
+from tandem_worker.engine.store import KvStore, make_file
 from tandem_worker.transfer.reshard import holder_of, shares_of
 
 if TYPE_CHECKING:
@@ -21,24 +18,19 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineSettings
 
 
-def make_memory(settings: EngineSettings) -> int:
-    """A nameless file for the pages of all ranks, `kv_memory_mib` each, that nobody can make smaller; its descriptor.
-
-    Raises OSError.
-    """
-    file = os.memfd_create("kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, settings.tensor_parallel * settings.kv_memory_mib << 20)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    return file
+def memory_of_ranks(settings: EngineSettings) -> MemoryFile:
+    """For the pages of all ranks, `kv_memory_mib` each. Raises ModelLoadError."""
+    return make_file(settings.tensor_parallel * settings.kv_memory_mib << 20)
 
 
-def regions_of(memory: mmap.mmap, settings: EngineSettings) -> Tensor:
-    """[ranks, bytes] uint8: the memory of each rank's pages."""
-    return torch.frombuffer(memory, dtype=torch.uint8).view(settings.tensor_parallel, -1)
+def region_of(memory: Tensor, rank: int, settings: EngineSettings) -> Tensor:
+    """The part of it that is this rank's."""
+    return memory.view(settings.tensor_parallel, -1)[rank]
 
 
 def make_store(model: LoadedModel, settings: EngineSettings) -> KvStore:
@@ -51,19 +43,20 @@ def make_store(model: LoadedModel, settings: EngineSettings) -> KvStore:
 class RankedStore(KvStore):
     """Rank 0's: `tensor` has its own heads, what goes in or out has all of them."""
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings, memory: mmap.mmap) -> None:
+    def __init__(self, model: LoadedModel, settings: EngineSettings, file: MemoryFile) -> None:
         """Raises ModelLoadError."""
-        regions = regions_of(memory, settings)
-        heads = model.decoder.config.kv_heads
-        super().__init__(model.info, settings, model.decoder.dtype, heads, regions[0])
-        self.ranks = tuple(self.shaped(region) for region in regions)
-        self.raw = memoryview(memory)  # every rank's, one after the other
-        self._region_bytes = regions.shape[1]
-        self._shares = shares_of(len(self.ranks), model.info.kv_heads)
+        memory, heads = file.bytes, model.decoder.config.kv_heads
+        super().__init__(model.info, settings, model.decoder.dtype, heads, region_of(memory, 0, settings))
+        self.ranks = tuple(self.shaped(region_of(memory, one, settings)) for one in range(settings.tensor_parallel))
+        self.file = file
+        self.raw = memoryview(file.map)  # every rank's, one after the other
+        self.shares = shares_of(len(self.ranks), model.info.kv_heads)
+        self.whole_bytes = self.page_bytes * self.shares
+        self._region_bytes = len(self.raw) // len(self.ranks)
 
     def memory(self, pages: Sequence[int]) -> list[memoryview]:
         """Page by page, share by share; of ranks that hold the same heads the first one's memory."""
-        holders = [holder_of(share, len(self.ranks), self._shares) for share in range(self._shares)]
+        holders = [holder_of(share, len(self.ranks), self.shares) for share in range(self.shares)]
         size = self.page_bytes
         starts = [rank * self._region_bytes + page * size for page in pages for rank in holders]
         return [self.raw[start : start + size] for start in starts]
@@ -72,6 +65,6 @@ class RankedStore(KvStore):
         """Ranks that hold the same heads as the one that was written get a copy."""
         with torch.inference_mode():
             for rank, copy in enumerate(self.ranks):
-                holder = holder_of(rank * self._shares // len(self.ranks), len(self.ranks), self._shares)
+                holder = holder_of(rank * self.shares // len(self.ranks), len(self.ranks), self.shares)
                 for page in pages if rank != holder else ():
                     copy[page].copy_(self.ranks[holder][page])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem_worker.engine.lending import runs
+from tandem_worker.engine.memory import MemoryFile, memory_file
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 from tandem_worker.transfer.reshard import reshard
 
@@ -38,6 +40,8 @@ class KvStore:
         self.page_bytes = page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
         self._dtype = dtype
         self._kv_heads = info.kv_heads
+        self.shares = 1  # parts that a page is in, each in the memory of one rank
+        self.whole_bytes = page_bytes  # of a page with all of its parts
         self.pages = settings.kv_memory_mib * 2**20 // page_bytes
         least = -(-settings.max_context // settings.page_tokens) + 1
         if self.pages < least:
@@ -54,7 +58,11 @@ class KvStore:
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
-        self.tensor = self.shaped(torch.zeros(self.pages * page_bytes, dtype=torch.uint8) if region is None else region)
+        self.file: MemoryFile | None = None
+        if region is None:
+            self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
+            region = torch.zeros(self.pages * page_bytes, dtype=torch.uint8) if self.file is None else self.file.bytes
+        self.tensor = self.shaped(region)
         self.ranks: tuple[Tensor, ...] = (self.tensor,)
         # numpy has no bfloat16: the same memory, seen as bytes.
         self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
@@ -87,13 +95,7 @@ class KvStore:
 
     def memory(self, pages: Sequence[int]) -> list[memoryview]:
         """The pages' bytes themselves, in their order; neighbours are one piece."""
-        runs: list[list[int]] = []
-        for page in pages:
-            if runs and runs[-1][1] == page:
-                runs[-1][1] = page + 1
-            else:
-                runs.append([page, page + 1])
-        return [self.raw[start * self.page_bytes : end * self.page_bytes] for start, end in runs]
+        return runs(self.raw, self.page_bytes, pages)
 
     def filled(self, pages: Sequence[int]) -> None:
         """What `memory` showed of these pages has been written."""
@@ -110,3 +112,11 @@ class KvStore:
             with torch.inference_mode():
                 for tensor in self.ranks:
                     tensor[torch.tensor(pages)] = 0
+
+
+def make_file(size: int) -> MemoryFile:
+    """The pages' memory, for other processes too. Raises ModelLoadError."""
+    try:
+        return memory_file(size)
+    except OSError as error:
+        raise ModelLoadError(f"no memory file of {size} B for the KV pages: {error}; use another backend") from error

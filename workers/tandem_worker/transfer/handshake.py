@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tandem_worker.transfer.reshard import reshard
+from tandem_worker.transfer.reshard import reshard, shares_of
 from tandem_worker.transfer.wire import NONCE_BYTES, PROTOCOL_VERSION, AnyMessage, Auth, Hello, Message, Refuse, encode
 
 KEY_BYTES_AT_LEAST: Final = 16
@@ -21,6 +21,8 @@ MUST_EQUAL: Final = (
     "backend",
 )  # fmt: skip
 LAYOUT: Final = "pages,shares,layers,kv,tokens,heads,dim"  # the order of a page's axes on the wire: see reshard.py
+
+RESHARDS: Final = "tcp"  # the backend that sends pages in another form than they lie in
 
 
 class Side(StrEnum):
@@ -93,11 +95,15 @@ def misfit(ours: Hello, theirs: Hello) -> Refuse | None:
     """Why these two must not exchange pages: other models or layouts, or ranks that cannot share the heads evenly."""
     if differs := differences(ours, theirs):
         return Refuse(reason="the two workers do not fit", differs=differs)
+    differs = {"tensor": (str(ours.tensor), str(theirs.tensor))}
     try:
         reshard(ours.kv_heads, ours.tensor, theirs.tensor)
     except ValueError as error:
-        differs = {"tensor": (str(ours.tensor), str(theirs.tensor))}
         return Refuse(reason=f"pages cannot be resharded between the two workers ({error})", differs=differs)
+    shares = {shares_of(one.tensor, one.kv_heads) for one in (ours, theirs)}
+    if ours.backend != RESHARDS and len(shares) > 1:
+        reason = f"{ours.backend} reads pages where they lie, so both sides' ranks must hold the same heads; use tcp"
+        return Refuse(reason=reason, differs=differs)
     return None
 
 

@@ -1,7 +1,7 @@
 """Pages of several ranks as one store: what one worker's ranks hold, another worker's ranks hold after the way."""
 
-import mmap
 import os
+import threading
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tandem_worker.engine.ranked import make_memory, make_store
+from tandem_worker.engine.lending import Lending
+from tandem_worker.engine.ranked import make_store, memory_of_ranks
 from tandem_worker.transfer.reshard import heads_of, shares_of
 from workers.tests.tiny import SETTINGS
 
@@ -22,7 +23,7 @@ def store_of(ranks, kv_heads):
     """Rank 0's store, and every rank's pages."""
     info = SimpleNamespace(layers=LAYERS, kv_heads=kv_heads, head_dim=SIZE)
     settings = replace(SETTINGS, tensor_parallel=ranks)
-    leader = None if ranks == 1 else SimpleNamespace(memory=mmap.mmap(make_memory(settings), 0))
+    leader = None if ranks == 1 else SimpleNamespace(memory=memory_of_ranks(settings))
     config = SimpleNamespace(kv_heads=len(heads_of(0, ranks, kv_heads)))
     return make_store(
         SimpleNamespace(info=info, decoder=SimpleNamespace(dtype=torch.float32, config=config), leader=leader), settings
@@ -46,9 +47,17 @@ def put(store, pages, ranks, kv_heads, heads):
         tensor[torch.tensor(pages)] = heads[..., heads_of(rank, ranks, kv_heads), :]
 
 
-def bring(source, target, shares):
-    """As a frame does: out of the one's pages into the memory that the other shows."""
-    content = memoryview(source.read(PAGES, shares).reshape(-1).view(torch.uint8).numpy()).cast("B")
+class Pool:
+    """Lends whatever is asked for."""
+
+    lent_pages = 0
+
+    def lend(self, pages):
+        pass
+
+
+def bring(content, target):
+    """As a frame does: into the memory that the other worker shows."""
     at = 0
     for piece in target.memory(THERE):
         piece[:] = content[at : at + len(piece)]
@@ -61,7 +70,8 @@ def bring(source, target, shares):
 def test_every_rank_gets_its_heads_of_every_page(kv_heads, prefill, decode):
     source, target = store_of(prefill, kv_heads), store_of(decode, kv_heads)
     put(source, PAGES, prefill, kv_heads, whole(kv_heads))
-    bring(source, target, shares_of(decode, kv_heads))
+    shares = shares_of(decode, kv_heads)
+    bring(b"".join(Lending(Pool(), source, threading.Condition()).lend(PAGES, shares).pieces), target)
     assert held(target, THERE, decode, kv_heads, whole(kv_heads))
     others = [page for page in range(target.pages) if page not in THERE]
     assert not any(tensor[torch.tensor(others)].any() for tensor in target.ranks)
@@ -80,6 +90,7 @@ def test_what_is_cleared_or_blanked_is_so_on_every_rank(kv_heads, ranks):
 
 
 def test_the_memory_of_ranks_cannot_shrink_under_them():
-    memory = make_memory(replace(SETTINGS, tensor_parallel=2))
+    memory = memory_of_ranks(replace(SETTINGS, tensor_parallel=2))
+    memory.seal()
     with pytest.raises(PermissionError):
-        os.ftruncate(memory, 4096)
+        os.ftruncate(memory.descriptor, 4096)
