@@ -27,10 +27,10 @@ class Frames:
         self.frame_bytes = max(1, FRAME_BYTES // self.page_bytes) * self.page_bytes
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
-        """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
+        """Send [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim] without copying it; returns bytes."""
         size = pages.size
-        most = channel.frame_bytes if pages.in_place else self.frame_bytes
-        for part in pages.split(min(max(1, most // self.page_bytes), MAX_SPANS)):
+        most = (channel.frame_bytes if pages.in_place else self.frame_bytes) // self.page_bytes
+        for part in pages.split(max(1, min(most, MAX_SPANS // channel.shares))):
             channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=len(part.pages)), part)
             first_page += len(part.pages)
         return size
