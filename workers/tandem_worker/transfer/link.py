@@ -47,7 +47,7 @@ TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
-FRAME_BESIDE_BYTES: Final = 16 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
+FRAME_BESIDE_BYTES: Final = 8 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
 
 
