@@ -107,6 +107,12 @@ def colocated(body: Object) -> None:
         pool["role"] = "Both"
 
 
+def both_ways(body: Object) -> None:
+    """Pools of both modes, as Auto takes them."""
+    first = body["spec"]["pools"][0]
+    body["spec"]["pools"].append({**first, "name": "both", "role": "Both"})
+
+
 def hub(body: Object) -> None:
     """A model that is pulled, so that what goes with it means something."""
     put(body, "spec.model.source", "hf://org/model")
@@ -122,6 +128,7 @@ def third_pool(body: Object) -> None:
 # What a value needs beside it, by field and value.
 WITH: Mapping[tuple[str, Any], Callable[[Object], None]] = {
     ("spec.mode", "Colocated"): colocated,
+    ("spec.mode", "Auto"): both_ways,
     **{
         ("spec.transfer.rdma.mode", mode): lambda body: _put(
             body, "spec.transfer.rdma.resource", "rdma/hca_shared_devices_a"

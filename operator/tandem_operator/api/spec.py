@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from tandem_operator.api.base import Part, Rule, whole
 from tandem_operator.api.engines import DEGREES, ENGINES, Ability
@@ -24,9 +24,8 @@ def _least_gpus(pools: Iterable[Pool]) -> int:
 
 def _roles_fit_mode(spec: Spec) -> bool:
     roles = {pool.role for pool in spec.pools}
-    if spec.mode == "Disaggregated":
-        return roles == {"Prefill", "Decode"}
-    return spec.mode == "Auto" or roles == {"Both"}
+    wanted = {"Disaggregated": {"Prefill", "Decode"}, "Colocated": {"Both"}, "Auto": {"Prefill", "Decode", "Both"}}
+    return roles == wanted[spec.mode]
 
 
 def _minima_fit(spec: Spec) -> bool:
@@ -90,11 +89,12 @@ RULES = (
     ),
     Rule(
         message="mode Disaggregated needs at least one pool of role Prefill, one of role Decode and none of role Both; "
-        "mode Colocated needs role Both in every pool",
+        "mode Colocated needs role Both in every pool; mode Auto needs at least one pool of each role",
         holds=_roles_fit_mode,
         cel="self.mode == 'Disaggregated' ? self.pools.exists(p, p.role == 'Prefill') "
         "&& self.pools.exists(p, p.role == 'Decode') && self.pools.all(p, p.role != 'Both') "
-        ": self.mode == 'Auto' || self.pools.all(p, p.role == 'Both')",
+        ": self.mode == 'Auto' ? ['Prefill', 'Decode', 'Both'].all(r, self.pools.exists(p, p.role == r)) "
+        ": self.pools.all(p, p.role == 'Both')",
         field=".pools",
     ),
     Rule(
@@ -165,7 +165,7 @@ class Spec(Part):
     """The program that computes. Default: tandem with the operator's image."""
     mode: Mode = "Disaggregated"
     """Disaggregated: separate prefill and decode workers; Colocated: each worker does both; Auto: the advisor decides
-    and says why. Default: Disaggregated."""
+    from the traffic and says why (status.mode), and the pools of one of both modes run. Default: Disaggregated."""
     pools: list[Pool] = Field(
         min_length=1,
         max_length=16,
@@ -189,6 +189,21 @@ class Spec(Part):
     served first, and takes from the lower. Default: 0."""
 
     rules: ClassVar[tuple[Rule, ...]] = RULES
+
+    # What somebody wrote, of a spec that in_mode() made.
+    _written: Spec | None = PrivateAttr(None)
+
+    @property
+    def written(self) -> Spec:
+        """The spec with the pools of both modes, as it is in Git."""
+        return self._written or self
+
+    def in_mode(self, mode: Literal["Disaggregated", "Colocated"]) -> Spec:
+        """A spec of mode Auto as one of the mode in effect: with its pools alone."""
+        pools = [pool for pool in self.pools if (pool.role == "Both") == (mode == "Colocated")]
+        found = self.model_copy(update={"mode": mode, "pools": pools})
+        found._written = self  # noqa: SLF001 its own class
+        return found
 
     @property
     def flips_roles(self) -> bool:

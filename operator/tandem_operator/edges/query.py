@@ -50,6 +50,7 @@ def branches(window_s: int, namespace: str) -> dict[str, str]:
         "prompt_tokens": rate("tandem_router_prompt_tokens_total"),
         "output_tokens": rate("tandem_router_output_tokens_total"),
         "prompts": rate("tandem_router_prompts_total"),
+        "cached_tokens": rate("tandem_router_cached_tokens_total"),
         "prompt_squares": rate("tandem_router_prompt_tokens_squared_total"),
         "prefill_busy": rate("tandem_prefill_busy_seconds_total", "role", "pool"),
         "prefill_tokens": rate("tandem_prefill_tokens_total", "role", "pool"),

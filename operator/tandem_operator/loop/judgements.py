@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.conditions import (
     KV_TRANSFER_READY,
     METRICS_AVAILABLE,
+    MODE_CHOSEN,
     MONITORING_READY,
     READY,
     REBALANCING,
@@ -17,6 +18,7 @@ from tandem_operator.api.conditions import (
 )
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
 from tandem_operator.loop.faults import Fault, is_ready, refused_fault, scheduling_fault, stalling_fault
+from tandem_operator.loop.modes import judge_mode
 from tandem_operator.loop.refs import Failed, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 # Their messages carry live numbers: a changed message alone is no reason to write.
-LIVE = frozenset({METRICS_AVAILABLE, SLO_MET, SCALING_LIMITED})
+LIVE = frozenset({METRICS_AVAILABLE, MODE_CHOSEN, SLO_MET, SCALING_LIMITED})
 
 
 def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[str, Verdict]:
@@ -49,6 +51,8 @@ def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[s
     }
     if (watched := judge_monitoring(seen)) is not None:
         found[MONITORING_READY] = watched
+    if (mode := judge_mode(seen, plan.mode)) is not None:
+        found[MODE_CHOSEN] = mode
     if not seen.look.number:
         # What the spec alone answers needs no memory, which is of another spec perhaps.
         found |= {kind: v for kind, v in remembered(seen).items() if found[kind].answer is Answer.UNKNOWN}

@@ -19,7 +19,7 @@ from tandem_operator.loop.budget import watch_budget
 from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
 from tandem_operator.loop.handlers import registry_for, settings_for
-from tandem_operator.loop.leader import Leader, LostLeadershipError
+from tandem_operator.loop.leader import SETTLE_S, Leader, LostLeadershipError
 from tandem_operator.loop.metrics import Metrics
 from tandem_operator.loop.nodes import prepare_nodes
 from tandem_operator.loop.observe import parse
@@ -82,7 +82,8 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
 async def run(world: World, stop: asyncio.Event) -> None:
     """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
     settings = world.settings
-    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name)
+    settle_s = SETTLE_S if settings.namespace else 0.0
+    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name, settle_s=settle_s)
     if not settings.lease_namespace:
         leader.elected.set()
     await first_sync(world)

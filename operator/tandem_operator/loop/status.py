@@ -22,6 +22,7 @@ from tandem_operator.api.status import (
 )
 from tandem_operator.loop.faults import is_ready
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
+from tandem_operator.loop.modes import mode_status
 from tandem_operator.loop.observe import label_of
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 from tandem_operator.templates import children
@@ -60,6 +61,7 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
         observed_generation=generation,
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=revision_that_runs(seen),
+        mode=mode_status(seen, plan.mode, now),
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),

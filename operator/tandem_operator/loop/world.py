@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import CATALOGUE
+from tandem_operator.loop.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,3 +42,10 @@ class World:
     asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last
     subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read
     carried: dict[Ref, object] = field(default_factory=dict)  # what all steps were last found done for (carry_out)
+    left: set[Ref] = field(default_factory=set)  # resources of which an event said that another operator has them
+    neighbours: Neighbours | None = field(init=False)  # of a cluster-wide operator: who works beside it
+
+    def __post_init__(self) -> None:
+        """Whoever watches one namespace has its Lease, and needs to look at nobody's."""
+        near = bool(self.settings.namespace)
+        self.neighbours = None if near else Neighbours(self.kube, self.settings.lease_namespace)

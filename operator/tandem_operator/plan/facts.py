@@ -179,6 +179,7 @@ class Window:
     # assumed), and of the prompts' lengths.
     arrival_cv2: float | None = None
     prompt_cv2: float | None = None
+    cached_share: float | None = None  # of the prompts' tokens, in the decode workers' prefix caches
     # What the workers of single pools did, where more than one pool has a role and the metrics tell them apart.
     prefill_of: Mapping[str, RoleUse] = field(default_factory=dict)
     decode_of: Mapping[str, RoleUse] = field(default_factory=dict)

@@ -145,6 +145,8 @@ def revision_of(spec: Spec, images: Images) -> str:
     model, engine = spec.model, spec.engine
     agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
     agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
+    if spec.written is not spec:  # of both modes for a while: vLLM and SGLang start colocated without a connector
+        agreed.append(spec.mode)
     return digest_of(agreed)[:10]
 
 
