@@ -17,7 +17,7 @@ from tandem_operator.edges.kinds import RESOURCE
 from tandem_operator.loop.carry_out import carry_out, standing
 from tandem_operator.loop.leader import LEASE_S
 from tandem_operator.loop.modes import changing, choice_of
-from tandem_operator.loop.observe import Seen, observe, parse
+from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.status import decision_status, refused_status, status_of
@@ -88,7 +88,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
     moved = body is not seen.body or standing(plan, seen, world) != before
-    after = observe(world, ref, body, parse(body), now) if moved else seen
+    after = observe(world, ref, body, parse_known(world, ref, body), now) if moved else seen
     found = status_of(after, plan, outcome, now)
     await write_status(world, body, after.status, found, now)
     world.metrics.show_target(ref, plan.target)
@@ -99,7 +99,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
 def read_all(world: World, ref: Ref, body: Object, now: datetime) -> Seen | Stalled:
     """All facts, or why the resource cannot be carried out."""
     try:
-        resource = parse(body)
+        resource = parse_known(world, ref, body)
         return observe(world, ref, body, resource, now)
     except (InvalidResourceError, UnknownDTypeError) as error:
         return Stalled("InvalidSpec", str(error))
@@ -178,4 +178,6 @@ def forget(world: World, ref: Ref) -> None:
     world.carried.pop(ref, None)
     world.left.discard(ref)
     world.asked.pop(ref, None)
+    world.parsed.pop(ref, None)
+    world.stays.pop(ref, None)
     world.metrics.forget(ref)
