@@ -181,7 +181,7 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
     if seen.resource.spec.suspend:
         return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
-    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods)) is not None:
+    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods, seen.autoscaler)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
     verdict = judge_scaling(seen.facts, now)
     if verdict.reason == "AtMaximum" and seen.cap is not None and seen.facts.limits.budget_gpus == seen.cap.gpus:

@@ -48,6 +48,7 @@ class Seen:
     pods: tuple[Object, ...]  # workers and routers
     look: Look
     facts: Observed
+    autoscaler: str = ""  # its newest words on the first pod without a node
     leaving: tuple[str, ...] = ()  # pools of the mode that is no more in effect
     cap: Cap | None = None  # of the GPUs that all resources share
     absent: frozenset[str] = frozenset()  # optional kinds that the cluster does not serve
@@ -108,6 +109,7 @@ def observe(
     cap = cap_of(world, ref, facts) if shared else None
     return Seen(
         cap=cap,
+        autoscaler=heard.words if (heard := world.heard.get(ref)) else "",
         leaving=tuple(sorted(both & set(pools))),
         ref=ref,
         body=body,

@@ -15,6 +15,7 @@ from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
 from tandem_operator.edges.events import Event, post
 from tandem_operator.edges.kinds import RESOURCE
 from tandem_operator.loop.carry_out import carry_out, standing
+from tandem_operator.loop.growth import listen
 from tandem_operator.loop.leader import LEASE_S
 from tandem_operator.loop.modes import changing, choice_of
 from tandem_operator.loop.observe import Seen, observe, parse_known
@@ -66,6 +67,7 @@ async def left_to_other(world: World, ref: Ref, body: Object, now: datetime) -> 
 
 async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outcome:
     """The pass itself; raises ApiError when not even the status can be written."""
+    await listen(world, ref)
     seen = read_all(world, ref, body, now)
     if isinstance(seen, Stalled):
         return await refuse(world, ref, body, seen, now)
@@ -176,6 +178,7 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
     world.carried.pop(ref, None)
+    world.heard.pop(ref, None)
     world.left.discard(ref)
     world.asked.pop(ref, None)
     world.parsed.pop(ref, None)

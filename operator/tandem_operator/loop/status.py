@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ MAX_ALTERNATIVES = 16
 MAX_CHANGES = 64
 LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
 SUSPENDED = "Suspended"
+QUOTING = frozenset({"Unschedulable", "PodsRefused"})  # reasons whose message quotes the scheduler or the API server
+NUMBERS = re.compile(r"[0-9]+")
 
 
 def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status:
@@ -102,7 +105,7 @@ def condition_of(
 ) -> Condition:
     """One condition; its transition time moves only with its status."""
     same = old is not None and old.status == verdict.answer
-    kept = keep and old is not None and same and old.reason == verdict.reason
+    kept = keep and old is not None and same and old.reason == verdict.reason and is_alike(old.message, verdict)
     return Condition(
         type=kind,
         status=verdict.answer.value,
@@ -111,6 +114,11 @@ def condition_of(
         reason=verdict.reason,
         message=old.message if old is not None and kept else verdict.message,
     )
+
+
+def is_alike(old: str, new: Verdict) -> bool:
+    """Say both the same, numbers apart? Words of others are followed where they change; our own are numbers."""
+    return new.reason not in QUOTING or NUMBERS.sub("", old) == NUMBERS.sub("", new.message)
 
 
 def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> DecisionStatus | None:
