@@ -73,6 +73,7 @@ GOOD = [
          ("spec.model.cache", {"persistentVolumeClaim": "models"})),
     case("a hub's model, on the nodes", *HUB, ("spec.model.cache", {"hostPath": "/var/cache/models"})),
     case("a claim", ("spec.model.source", "pvc://models/llama/8b")),
+    case("an image of weights", ("spec.model.source", f"oci://example.com:5000/models/llama@sha256:{'0a' * 32}/8b")),
     case("float32", ("spec.model.dtype", "float32")),
     case("no initial", ("spec.pools.1.replicas.initial", None)),
     case("no RDMA", ("spec.transfer.rdma", {"mode": "None"})),
@@ -154,6 +155,8 @@ BAD = [
     bad("a cache for a folder", "spec.model.source", "hf:// sources alone", ("spec.model.cache", {"hostPath": "/x"})),
     bad("a Secret for a claim", "spec.model.source", "hf:// sources alone", ("spec.model.source", "pvc://a/b"),
         ("spec.model.authSecretRef", {"name": "hub-token"})),
+    *(bad(f"an image by {what}", "spec.model.source", "needs a digest", ("spec.model.source", f"oci://example.com/m{what}"))
+      for what in (":latest", "@sha256:0a", "")),
     bad("two caches", "spec.model.cache", "exactly one", *HUB,
         ("spec.model.cache", {"hostPath": "/x", "persistentVolumeClaim": "models"})),
     bad("no cache", "spec.model.cache", "exactly one", *HUB, ("spec.model.cache", {})),
