@@ -45,6 +45,8 @@ POD: Mapping[str, tuple[Any, Any]] = {
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "spec.model.source": ("file:///models/a", "file:///models/b", "hf://org/name"),
     "spec.model.cache.hostPath": ("/var/cache/models", "/srv/models"),
+    "spec.scaleToZero.afterSeconds": (600, 900),
+    "spec.scaleToZero.holdSeconds": (120, 240),
     "spec.engine.image": ("example.com/worker:1", "example.com/worker:2"),
     "spec.engine.args": (["--max-batch", "32"], ["--max-batch", "16"]),
     "spec.pools[].name": ("first", "second"),
@@ -147,7 +149,13 @@ AS_UNSET = frozenset(
 )
 
 
+def sleeping(body: Object) -> None:
+    """A resource that may sleep."""
+    put(body, "spec.scaleToZero.afterSeconds", 300)
+
+
 BESIDE: Mapping[str, Callable[[Object], None]] = {
+    "spec.scaleToZero.holdSeconds": sleeping,
     "spec.pools[].role": third_pool,
     "spec.model.revision": hub,
     "spec.model.authSecretRef.name": hub,

@@ -82,6 +82,7 @@ class Metrics:
         self.arrivals = self._counter("arrivals", "Requests that arrived, those that still wait too.")
         self.retries = self._counter("retries", "Tries with another pair of workers.")
         self.inflight = Gauge(f"{name}_inflight", "Requests being served now.", registry=self.registry)
+        self.held = Gauge(f"{name}_held_requests", "Requests that wait for a first worker.", registry=self.registry)
         self._workers = Gauge(f"{name}_workers", "Workers that take new requests.", ["role"], registry=self.registry)
         oldest = Gauge(
             f"{name}_oldest_waiting_seconds",

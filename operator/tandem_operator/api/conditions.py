@@ -60,6 +60,12 @@ _PROMETHEUS = "Look at the operator's Prometheus address and at Prometheus itsel
 REASONS: Final = (
     Reason(READY, "True", "Serving", "Prefill, decode and router can take requests."),
     Reason(READY, "True", "Suspended", "spec.suspend is true and all pods are gone: nothing is served, as asked."),
+    Reason(
+        READY,
+        "True",
+        "Asleep",
+        "spec.scaleToZero: nothing was asked for, and the workers are gone; the routers hold the first request.",
+    ),
     Reason(READY, "Unknown", "Progressing", "The first rollout, or one after an edit, is under way.", _WAIT),
     Reason(
         READY,

@@ -15,6 +15,17 @@ from tandem_operator.api.spec_rebalance import Rebalance, Slo
 from tandem_operator.api.spec_router import Monitoring, Router
 from tandem_operator.api.spec_transfer import Transfer
 
+
+class ScaleToZero(Part):
+    """When the workers go, and how long a request waits for them to come back."""
+
+    after_seconds: Annotated[int, Field(ge=30, le=14_400)]
+    """Seconds without a request, after which the workers go. Example: 1800."""
+    hold_seconds: Annotated[int, Field(ge=1, le=3600)] = 300
+    """Seconds that a router holds a request while the workers start; then 503 with Retry-After. Longer than a start
+    takes (status.sleep.startSeconds). Default: 300."""
+
+
 Mode = Literal["Disaggregated", "Colocated", "Auto"]
 
 
@@ -121,6 +132,12 @@ RULES = (
         field=".rebalance.roles",
     ),
     Rule(
+        message="scaleToZero needs rebalance.mode Auto: in the other modes the operator changes no counts",
+        holds=lambda spec: spec.scale_to_zero is None or spec.rebalance.mode == "Auto",
+        cel="!has(self.scaleToZero) || self.rebalance.mode == 'Auto'",
+        field=".scaleToZero",
+    ),
+    Rule(
         message="roleFlips needs mode Disaggregated and an engine whose workers can change their role (tandem, vllm)",
         holds=_flips_possible,
         cel="!has(self.rebalance.roleFlips) || !self.rebalance.roleFlips "
@@ -184,13 +201,15 @@ class Spec(Part):
     """Objects for an installed monitoring stack."""
     suspend: bool = False
     """Take every pod away and keep the rest, the target included: false brings back what was there. Default: false."""
+    scale_to_zero: ScaleToZero | None = None
+    """Let the workers go while no request comes; the routers stay, and hold the first one. Default: never."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     """Rank between resources that share a fleet's budget (TANDEM_FLEET_GPUS): beyond everybody's minima the higher is
     served first, and takes from the lower. Default: 0."""
 
     rules: ClassVar[tuple[Rule, ...]] = RULES
 
-    # What somebody wrote, of a spec that in_mode() made.
+    # What somebody wrote, of a spec that in_mode() or at_rest() made.
     _written: Spec | None = PrivateAttr(None)
 
     @property
@@ -204,6 +223,17 @@ class Spec(Part):
         found = self.model_copy(update={"mode": mode, "pools": pools})
         found._written = self  # noqa: SLF001 its own class
         return found
+
+    def at_rest(self) -> Spec:
+        """The spec of a resource that sleeps: its workers are suspended, its routers are not."""
+        found = self.model_copy(update={"suspend": True})
+        found._written = self.written  # noqa: SLF001 its own class
+        return found
+
+    @property
+    def asleep(self) -> bool:
+        """Are there no workers because it sleeps?"""
+        return self.suspend and not self.written.suspend
 
     @property
     def flips_roles(self) -> bool:

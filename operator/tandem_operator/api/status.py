@@ -144,6 +144,19 @@ class ModeStatus(Part):
     """When it changed in the last day, oldest first."""
 
 
+class SleepStatus(Part):
+    """Whether a resource with scaleToZero sleeps."""
+
+    asleep: bool
+    """Are there no workers, as nothing is asked of them?"""
+    since: Instant
+    """When that changed last."""
+    start_seconds: Count | None = None
+    """How long a worker took from its creation until it served; unset: not known."""
+    message: Sentence = ""
+    """Why it changed."""
+
+
 class Condition(Part):
     """One standing judgement, as every Kubernetes object has them; docs/reference/conditions.md lists the reasons."""
 
@@ -172,6 +185,8 @@ class Status(Part):
     """Revision of the model that runs."""
     mode: ModeStatus | None = None
     """The mode in effect; unset unless spec.mode is Auto."""
+    sleep: SleepStatus | None = None
+    """Of spec.scaleToZero; unset as long as it has never slept."""
     pools: Annotated[dict[str, PoolStatus], Field(max_length=16)] = Field(default_factory=dict)
     """The pools' Deployments, by pool."""
     roles: RoleCounts | None = None

@@ -46,6 +46,7 @@ def branches(window_s: int, namespace: str) -> dict[str, str]:
         "tpot": rate("tandem_router_time_per_output_token_seconds_bucket", "le"),
         "slo": rate("tandem_router_slo_requests_total", "met"),
         "arrivals": rate("tandem_router_arrivals_total"),
+        "held": now("tandem_router_held_requests"),
         "requests": rate("tandem_router_requests_total"),
         "prompt_tokens": rate("tandem_router_prompt_tokens_total"),
         "output_tokens": rate("tandem_router_output_tokens_total"),

@@ -56,7 +56,8 @@ async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
 
 def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
     """All that the steps read, apart from settings: while it is the same, a step that was done is done."""
-    spec = (seen.owner.uid, seen.resource.metadata.generation, seen.accelerators)
+    resource = seen.resource
+    spec = (seen.owner.uid, resource.metadata.generation, resource.spec.suspend, seen.accelerators)
     return (*spec, plan.target, frozenset(world.absent), world.cache.stamp(seen.ref))
 
 

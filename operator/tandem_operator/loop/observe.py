@@ -12,6 +12,7 @@ from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import condition_of, is_ready
 from tandem_operator.loop.modes import in_effect
+from tandem_operator.loop.sleep import as_it_sleeps
 from tandem_operator.plan.behavior import paced
 from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
@@ -92,7 +93,7 @@ def observe(
     pods = tuple(pod for pod in cache.of(ref, "Pod") if label_of(pod, LABEL_COMPONENT))  # not of Jobs
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
-    resource = in_effect(resource, pools)
+    resource = as_it_sleeps(in_effect(resource, pools))
     both = {pool.name for pool in resource.spec.written.pools} - {pool.name for pool in resource.spec.pools}
     decision = resource.status.decision
     facts = Observed(

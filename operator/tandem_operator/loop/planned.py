@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tandem_operator.loop.observe import Seen
     from tandem_operator.plan.modes import ModeChoice
+    from tandem_operator.plan.sleep import SleepChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Plan:
     target: Target
     decision: Decision | None = None
     mode: ModeChoice | None = None  # of mode Auto, where there is news of it
+    sleep: SleepChoice | None = None  # of scaleToZero, where it changes
 
 
 def make_plan(seen: Seen, now: datetime, *, ask: bool, mode: ModeChoice | None = None) -> Plan:

@@ -21,6 +21,7 @@ from tandem_operator.loop.modes import changing, choice_of
 from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
+from tandem_operator.loop.sleep import sleep_choice
 from tandem_operator.loop.status import decision_status, refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
@@ -75,6 +76,8 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     edited = seen.status.observed_generation != seen.resource.metadata.generation
     ask = edited or world.asked.get(ref, 0) != look
     plan = make_plan(seen, now, ask=ask, mode=choice_of(seen, world.catalogue, now) if ask else None)
+    if ask and (sleep := sleep_choice(seen, now)) is not None:
+        return await turn_over(world, seen, body, replace(plan, sleep=sleep), now)
     note_decision(world, seen, plan, now)
     # The intent is written before any child is touched: a crash from here on is carried on from the status.
     if decision_status(seen.status.decision, plan, now) != seen.status.decision:
@@ -96,6 +99,13 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     world.metrics.show_target(ref, plan.target)
     world.metrics.show_status(ref, found)
     return outcome
+
+
+async def turn_over(world: World, seen: Seen, body: Object, plan: Plan, now: datetime) -> Outcome:
+    """Write that the resource falls asleep, or wakes; the next pass carries it out. The intent comes first, as ever."""
+    stands = replace(plan, target=seen.facts.target or plan.target, decision=None, mode=None)
+    await write_status(world, body, seen.status, status_of(seen, stands, Done(), now), now)
+    return Waiting("Sleep", plan.sleep.message if plan.sleep else "", 0.1)
 
 
 def read_all(world: World, ref: Ref, body: Object, now: datetime) -> Seen | Stalled:

@@ -25,6 +25,7 @@ from tandem_operator.loop.faults import is_ready
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
 from tandem_operator.loop.modes import mode_status
 from tandem_operator.loop.observe import label_of
+from tandem_operator.loop.sleep import sleep_status
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 from tandem_operator.templates import children
 from tandem_operator.templates.model import REVISION
@@ -45,7 +46,7 @@ IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
 MAX_ALTERNATIVES = 16
 MAX_CHANGES = 64
 LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
-SUSPENDED = "Suspended"
+AT_REST = frozenset({"Suspended", "Asleep"})
 QUOTING = frozenset({"Unschedulable", "PodsRefused"})  # reasons whose message quotes the scheduler or the API server
 NUMBERS = re.compile(r"[0-9]+")
 
@@ -65,6 +66,7 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=revision_that_runs(seen),
         mode=mode_status(seen, plan.mode, now),
+        sleep=sleep_status(seen, plan.sleep, now),
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),
@@ -128,7 +130,7 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
         return old
     target = target_status(new.target)
     # What was suspended starts anew: its workers get the time that those of a fresh decision get.
-    resumed = old is not None and old.reason == SUSPENDED != new.reason
+    resumed = old is not None and old.reason in AT_REST and new.reason not in AT_REST
     if old is not None and old.target == target and not resumed:
         in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
         if in_a_move or is_same_word(old, new):

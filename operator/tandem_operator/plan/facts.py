@@ -145,6 +145,7 @@ class Limits:
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
     objective: Objective = Objective.PRICE
     suspended: bool = False
+    asleep: bool = False  # suspended, but for the routers, until a request comes
 
 
 @dataclass(frozen=True, slots=True)

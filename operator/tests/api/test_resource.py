@@ -74,6 +74,7 @@ GOOD = [
     case("a hub's model, on the nodes", *HUB, ("spec.model.cache", {"hostPath": "/var/cache/models"})),
     case("a claim", ("spec.model.source", "pvc://models/llama/8b")),
     case("an image of weights", ("spec.model.source", f"oci://example.com:5000/models/llama@sha256:{'0a' * 32}/8b")),
+    case("scale to zero", ("spec.scaleToZero", {"afterSeconds": 1800, "holdSeconds": 600})),
     case("float32", ("spec.model.dtype", "float32")),
     case("no initial", ("spec.pools.1.replicas.initial", None)),
     case("no RDMA", ("spec.transfer.rdma", {"mode": "None"})),
@@ -157,6 +158,9 @@ BAD = [
         ("spec.model.authSecretRef", {"name": "hub-token"})),
     *(bad(f"an image by {what}", "spec.model.source", "needs a digest", ("spec.model.source", f"oci://example.com/m{what}"))
       for what in (":latest", "@sha256:0a", "")),
+    bad("asleep at once", "spec.scaleToZero.afterSeconds", "greater than or equal to 30", ("spec.scaleToZero", {"afterSeconds": 1})),
+    bad("scale to zero by hand", "spec.scaleToZero", "needs rebalance.mode Auto", ("spec.scaleToZero", {"afterSeconds": 60}),
+        ("spec.rebalance.mode", "Off")),
     bad("two caches", "spec.model.cache", "exactly one", *HUB,
         ("spec.model.cache", {"hostPath": "/x", "persistentVolumeClaim": "models"})),
     bad("no cache", "spec.model.cache", "exactly one", *HUB, ("spec.model.cache", {})),

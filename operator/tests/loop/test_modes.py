@@ -72,14 +72,16 @@ async def test_it_begins_colocated_and_says_why(api, start, edit):
 
 
 async def test_auto_by_an_edit_keeps_what_runs(api, start, edit):
-    """Also where the status is lost on the way: the pools that run tell the mode."""
+    """Also where the status is lost on the way: the pools that run tell the mode. No pod is renewed for it."""
     world = await start()
     await converge(api, world)
+    before = {p["metadata"]["uid"] for p in api.of("Pod")}
     edit(with_auto)
     del api.find(KIND, "chat")["status"]
     await passes(api, await start())
     assert set(pools(api)) == {"prefill", "decode"}
     assert status(api)["mode"]["effective"] == "Disaggregated"
+    assert {p["metadata"]["uid"] for p in api.of("Pod")} == before
 
 
 async def test_a_change_brings_the_new_pools_before_the_old_one_goes(api, start, edit, advise):
