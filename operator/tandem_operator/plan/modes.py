@@ -169,13 +169,14 @@ def windows_to_judge(case: ModeCase, now: datetime) -> Sequence[Window] | Verdic
 def traffic_of(windows: Iterable[Window]) -> Traffic | None:
     """The traffic of some windows, sized for the busiest; None where no lengths are known.
 
-    Lengths and reuse are means over the requests that finished; the spread of prompts is the newest that is known.
+    Lengths and reuse are means over the requests that finished; the spreads are the newest that are known.
     """
     known = [w for w in windows if w.arrival_rate is not None]
     done = [w for w in known if w.request_rate and w.prompt_tokens and w.output_tokens]
     if not done:
         return None
     rates = [w.arrival_rate or 0.0 for w in known]
+    bursts = [w.arrival_cv2 for w in known if w.arrival_cv2 is not None]
     spreads = [w.prompt_cv2 for w in done if w.prompt_cv2 is not None]
     prompt = fixed(weighted(done, lambda w: w.prompt_tokens))
     return Traffic(
@@ -183,6 +184,7 @@ def traffic_of(windows: Iterable[Window]) -> Traffic | None:
         sized_rate=max(*rates, 1e-9),
         prompt=replace(prompt, variation=spreads[-1] if spreads else None),
         output=fixed(max(weighted(done, lambda w: w.output_tokens), 1.0)),
+        burstiness=bursts[-1] if bursts else 1.0,
         hits=min(weighted(done, lambda w: w.cached_share), 1.0),
     )
 
