@@ -15,6 +15,7 @@ from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
+from tandem_worker.engine.receivers import Receivers
 from tandem_worker.engine.request import (
     EngineError,
     EngineSettings,
@@ -77,6 +78,7 @@ class Engine:
         self._reservations = Reservations(self._pool, self._store)
         self._runner = Runner(model, self._store, settings, draft)
         self._store.on_clear = self._runner.clear_elsewhere
+        self._receivers = Receivers(self.cancel)
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._cancelled: set[SequenceState] = set()
         self._age = 0
@@ -308,7 +310,7 @@ class Engine:
                         self._guarded([], self._runner.rest)
                         continue
                 for one in dropped:
-                    self._tell_failed(one, "cancelled")
+                    self._receivers.failed(one, "cancelled")
                 self._step(plan)
 
     def _drop_cancelled(self) -> list[SequenceState]:
@@ -326,7 +328,7 @@ class Engine:
         for key in plan.ask:
             one = self._queues.prefill[key]
             if one.sink is not None:
-                self._tell(one, one.sink.on_head)
+                self._receivers.tell(one, one.sink.on_head)
         decoding = [self._queues.decoding[key] for key in plan.decode]
         pieces = [(self._queues.prefill[key], count) for key, count in plan.prefill]
         if decoding:
@@ -348,7 +350,7 @@ class Engine:
             for one, token in tokens:
                 if token.finish is not None:
                     self._queues.drop(one)
-        self._emit(tokens)
+        self._receivers.emit(tokens)
 
     def _prefill(self, pieces: list[tuple[SequenceState, int]]) -> None:
         for one, _ in pieces:  # what the prefix cache had travels while the rest is computed
@@ -363,7 +365,7 @@ class Engine:
                     self._queues.prefilled(one)
                 elif one.sink is None:
                     self._queues.drop(one)
-        self._emit(tokens)
+        self._receivers.emit(tokens)
         complete = {one.id for one, _ in tokens}
         for one, _ in pieces:
             self._push(one, prompt_done=one.id in complete)
@@ -381,32 +383,10 @@ class Engine:
             with self._lock:
                 self._queues.drop(one)
             if one.sink is not None:
-                self._tell(one, one.sink.on_done)
+                self._receivers.tell(one, one.sink.on_done)
 
     def _push(self, one: SequenceState, *, prompt_done: bool) -> None:
-        self._tell(one, lambda: self._runner.push(one, prompt_done=prompt_done))
-
-    def _emit(self, tokens: list[tuple[SequenceState, Token]]) -> None:
-        for one, token in tokens:
-            tell = one.on_token if one.sink is None else one.sink.on_first
-            if tell is not None:
-                self._tell(one, lambda tell=tell, token=token: tell(token))  # type: ignore[misc]
-
-    def _tell(self, one: SequenceState, call: Callable[[], None]) -> None:
-        """A callee that raises has lost its request, not the engine's thread."""
-        try:
-            call()
-        except Exception:
-            LOG.exception("the receiver of %s failed; the request is cancelled", one.id)
-            self.cancel(one.id)
-
-    def _tell_failed(self, one: SequenceState, reason: str) -> None:
-        if one.sink is not None:
-            sink = one.sink
-            self._tell(one, lambda: sink.on_failed(reason))
-        elif one.on_token is not None:
-            on_token = one.on_token
-            self._tell(one, lambda: on_token(Token(-1, 0.0, (), f"error: {reason}")))
+        self._receivers.tell(one, lambda: self._runner.push(one, prompt_done=prompt_done))
 
     def _fail(self, sequences: list[SequenceState], reason: str) -> None:
         with self._lock:
@@ -415,4 +395,4 @@ class Engine:
                 # What a masked row holds must be a number: see KvStore.
                 self._store.clear(self._queues.discard(one))
         for one in alive:
-            self._tell_failed(one, reason)
+            self._receivers.failed(one, reason)

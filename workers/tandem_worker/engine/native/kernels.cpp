@@ -1,4 +1,4 @@
-// What the engine calls, in C's conventions: pointers and sizes, no torch. Compiled once (see build.py), for x86-64-v4.
+// What the engine calls, in C's conventions: pointers and sizes, no torch. Compiled once (see build.py), per instruction set.
 #include "prompt.h"
 
 using tandem::Attention;
@@ -6,7 +6,10 @@ using tandem::Attention;
 extern "C" {
 
 // The form of these calls and of packed weights; library.py asks for it before it uses anything else.
-int tandem_form() { return 1; }
+int tandem_form() { return 2; }
+
+// Outputs in a word's half of a panel: packed weights are [panels][inputs][lanes] words.
+int tandem_lanes() { return tandem::LANES; }
 
 void tandem_pack(const uint16_t* weight, long outputs, long inputs, int gated, uint32_t* panels) {
     tandem::pack(weight, outputs, inputs, gated != 0, panels);

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 HEAD_DIMS: Final = (16, 32, 64, 80, 96, 128)
-PANEL, LANES = 32, 16  # as in product.h
 STORE, GATE = 0, 2
 
 
@@ -33,8 +32,8 @@ class NativeLinear:
         self._ending = GATE if gated else STORE
         self._library = library
         self._bias = None if bias is None else bias.float()
-        panels = -(-self._outputs // (LANES if gated else PANEL))
-        self._weight = torch.empty((panels, self._inputs, LANES), dtype=torch.int32)
+        panels = -(-self._outputs // (library.lanes if gated else 2 * library.lanes))
+        self._weight = torch.empty((panels, self._inputs, library.lanes), dtype=torch.int32)
         library.pack(weight.contiguous().data_ptr(), rows, self._inputs, gated, self._weight.data_ptr())
 
     def __call__(self, x: Tensor, /) -> Tensor:
@@ -130,5 +129,5 @@ def native_kernels(config: ModelConfig, dtype: torch.dtype, context: int) -> Nat
     if isinstance(found, str):
         LOG.info("the model runs on torch alone, without native kernels: %s", found)
         return None
-    LOG.info("the model runs on native kernels (AVX-512, fp32 sums)")
+    LOG.info("the model runs on native kernels (%d lanes, fp32 sums)", found.lanes)
     return NativeKernels(found, config, context)
