@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -135,7 +136,7 @@ def limits(threads: int, clock: Callable[[], float]) -> dict[str, float]:
     stream = torch.ones(GIB // 8)  # half a GiB: far beyond the caches
     wide = torch.randn(1024, 1024)
     read = best(stream.sum, 5, clock)
-    product = min(best(lambda one=one: one @ one, 8, clock) for one in (wide, wide.bfloat16()))
+    product = min(best(partial(torch.matmul, one, one), 8, clock) for one in (wide, wide.bfloat16()))
     return {"read_gb_s": stream.nbytes / read / 1e9, "gemm_gflop_s": 2 * 1024**3 / product / 1e9}
 
 

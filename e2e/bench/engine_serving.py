@@ -26,7 +26,7 @@ from e2e.bench.engine_peers import ids
 from e2e.bench.performance import put
 from e2e.bench.table import Row, against, write
 from e2e.harness.kube import REPO
-from tandem_worker.engine import EngineSettings, Sampling, runner
+from tandem_worker.engine import EngineSettings, Sampling, runner, sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def timed(owner: Any, name: str) -> list[float]:
 
 def overhead(settings: EngineSettings) -> Iterator[Row]:
     """What a step of batch 32 takes but for the forward pass and the sampling."""
-    with mock.patch.object(runner, "pick_tokens", runner.pick_tokens):
+    with mock.patch.object(runner, "pick_tokens", sampler.pick_tokens):
         ours = engine_of(settings, 40)
         forward, sampling = timed(ours.engine._runner, "_forward"), timed(runner, "pick_tokens")  # noqa: SLF001
         steps = ours.gaps(BATCH)

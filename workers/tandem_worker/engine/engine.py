@@ -13,6 +13,7 @@ import torch
 from tandem_worker.engine.checks import check_request
 from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
+from tandem_worker.engine.lending import Lending
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.receivers import Receivers
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tandem_worker.engine.grammar import Grammars
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineStats, Story
     from tandem_worker.engine.scheduler import StepPlan
@@ -80,6 +82,7 @@ class Engine:
         self._store.on_clear = self._runner.clear_elsewhere
         self._receivers = Receivers(self.cancel)
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
+        self._lending = Lending(self._pool, self._store, self._lock)
         self._cancelled: set[SequenceState] = set()
         self._age = 0
         self._stopping = False
@@ -141,11 +144,10 @@ class Engine:
         """The ticket is there: compute, and push the pages from `first_page`. Ignored for an id that has ended."""
         with self._lock:
             sequence = self._queues.prefill.get(id)
-            if sequence is None or sequence.sink is None:
-                return
-            sequence.ticket = "granted"
-            sequence.sent = max(sequence.sent, first_page)
-            self._lock.notify_all()
+            if sequence is not None and sequence.sink is not None:
+                sequence.ticket = "granted"
+                sequence.sent = max(sequence.sent, first_page)
+                self._lock.notify_all()
 
     def check_grammar(self, schema: str) -> None:
         """Compile a schema, for some milliseconds, so that it is at hand. Raises InvalidRequestError."""
@@ -200,6 +202,11 @@ class Engine:
         """All KV pages, for a transfer backend that must know them beforehand."""
         return self._store.raw
 
+    @property
+    def memory_file(self) -> MemoryFile | None:
+        """What it lies in, with `shared_memory`."""
+        return self._store.file
+
     def open_pages(self, id: str, first_page: int, count: int) -> list[memoryview]:
         """The memory of reserved pages, to be filled with [n, layers, 2, page_tokens, kv_heads, head_dim] as it lies.
 
@@ -223,10 +230,8 @@ class Engine:
         with self._lock:
             if id in self._queues:
                 raise ReservationError(f"{id!r} is being computed already; use another id")
-            grammar = start_grammar(self._grammars, self._reservations.find(id).sampling)
             try:
-                if grammar is not None:
-                    grammar.accept(first.id)
+                grammar = start_grammar(self._grammars, self._reservations.find(id).sampling, first.id)
             except GrammarError:
                 self._reservations.release(id)
                 raise
@@ -286,8 +291,7 @@ class Engine:
                 raise EngineError("the engine has stopped; use another worker")
             if sequence.id in self._queues:
                 raise InvalidRequestError(f"a request {sequence.id!r} is being served already; use another id")
-            if self._queues.waiting >= self._settings.max_queue:
-                waiting = self._queues.waiting
+            if (waiting := self._queues.waiting) >= self._settings.max_queue:
                 raise QueueFullError(f"{waiting} requests wait already, the most that may", self.retry_after_s())
             self._age += 1
             sequence.age = self._age
@@ -304,7 +308,8 @@ class Engine:
                         return
                     dropped = self._drop_cancelled()
                     plan = self._queues.next_step()
-                    self._mark_asked(plan)
+                    for key in plan.ask:
+                        self._queues.prefill[key].ticket = "asked"
                     if not (dropped or plan.decode or plan.prefill or plan.ask):
                         self._lock.wait(IDLE_WAIT_S)
                         self._guarded([], self._runner.rest)
@@ -319,10 +324,6 @@ class Engine:
         for one in found:
             self._queues.drop(one)
         return [one for one in found if one.sink is not None]
-
-    def _mark_asked(self, plan: StepPlan) -> None:
-        for key in plan.ask:
-            self._queues.prefill[key].ticket = "asked"
 
     def _step(self, plan: StepPlan) -> None:
         for key in plan.ask:
@@ -386,7 +387,7 @@ class Engine:
                 self._receivers.tell(one, one.sink.on_done)
 
     def _push(self, one: SequenceState, *, prompt_done: bool) -> None:
-        self._receivers.tell(one, lambda: self._runner.push(one, prompt_done=prompt_done))
+        self._receivers.tell(one, lambda: self._runner.push(one, self._lending.lend, prompt_done=prompt_done))
 
     def _fail(self, sequences: list[SequenceState], reason: str) -> None:
         with self._lock:

@@ -2,8 +2,6 @@
 
 import threading
 
-import torch
-
 from tandem_worker.engine import Reservation, Sampling, Token
 from workers.tests.prompts import parity_prompts
 from workers.tests.tiny import CONFIG, DEADLINE_S, Collector
@@ -19,7 +17,7 @@ class Half:
 
     def __init__(self, engine, name: str, first_page: int = 0, *, admit: bool = True) -> None:
         self.calls: list[str] = []
-        self.chunks: list[tuple[int, torch.Tensor]] = []
+        self.chunks: list[tuple[int, int, bytes]] = []  # first page, pages, what they held
         self.first: Token | None = None
         self.reason = ""
         self.head = threading.Event()
@@ -33,7 +31,8 @@ class Half:
 
     def on_chunk(self, first_page, pages) -> None:
         self.calls.append("chunk")
-        self.chunks.append((first_page, pages))
+        self.chunks.append((first_page, len(pages.pages), b"".join(pages.pieces)))
+        pages.end()
 
     def on_first(self, token) -> None:
         self.calls.append("first")
@@ -48,15 +47,14 @@ class Half:
         self.ended.set()
 
 
-def fill(engine, name: str, first_page: int, pages: torch.Tensor) -> None:
+def fill(engine, name: str, first_page: int, pages: int, raw: bytes) -> None:
     """Bring a prefill half's pages to where a reservation's lie."""
-    raw = pages.contiguous().view(-1).view(torch.uint8).numpy().data
     at = 0
-    for piece in engine.open_pages(name, first_page, len(pages)):
+    for piece in engine.open_pages(name, first_page, pages):
         piece[:] = raw[at : at + len(piece)]
         at += len(piece)
     assert at == len(raw)
-    engine.pages_written(name, first_page, len(pages))
+    engine.pages_written(name, first_page, pages)
 
 
 def hand_over(prefill, decode, name: str, prompt: list[int], sampling: Sampling) -> list[int]:
@@ -70,9 +68,9 @@ def hand_over(prefill, decode, name: str, prompt: list[int], sampling: Sampling)
     assert half.calls[0] == "head"
     assert half.calls[-1] == "done"
     assert half.calls.index("first") < len(half.calls) - half.calls[::-1].index("chunk") - 1
-    for first_page, pages in half.chunks:
-        fill(decode, name, first_page, pages)
-    sent = sum(pages.shape[0] for _, pages in half.chunks)
+    for chunk in half.chunks:
+        fill(decode, name, *chunk)
+    sent = sum(pages for _, pages, _ in half.chunks)
     assert sent == reservation.pages - reservation.have_pages
     collector = Collector()
     decode.commit(name, half.first, collector)

@@ -1,6 +1,7 @@
 """Prefill in one engine and decode in another: the same tokens, and every page is somebody's or nobody's."""
 
 import pytest
+import torch
 
 from tandem_worker.engine import Reservation, ReservationError, Sampling, Shortage, Token
 from workers.tests.engine.halves import GREEDY, PROMPTS, VOCAB, WARM, Half, fill, hand_over
@@ -82,10 +83,11 @@ def test_what_a_sender_leaves_behind_its_prompt_is_harmless(engines, expected):
     half = Half(prefill, "r")
     prefill.submit_prefill("r", PROMPTS[at], GREEDY, 0, half)
     assert half.ended.wait(DEADLINE_S)
-    for first_page, pages in half.chunks:
-        if first_page + len(pages) == 2:
-            pages[-1, :, :, 1:] = float("nan")
-        fill(decode, "r", first_page, pages)
+    for first_page, pages, raw in half.chunks:
+        sent = torch.frombuffer(bytearray(raw), dtype=torch.float32).view(pages, -1, 2, 4, 2, 16)
+        if first_page + pages == 2:
+            sent[-1, :, :, 1:] = float("nan")
+        fill(decode, "r", first_page, pages, sent.numpy().tobytes())
     collector = Collector()
     decode.commit("r", half.first, collector)
     assert [half.first.id, *collector.ids()] == expected["greedy"][at]
