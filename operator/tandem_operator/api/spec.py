@@ -60,6 +60,11 @@ def _degrees_fit(spec: Spec) -> bool:
     return all(getattr(pool.parallelism, degree) == 1 for pool in spec.pools for degree in lacking)
 
 
+def _ranks_fit(spec: Spec) -> bool:
+    reshards = spec.engine.name != "tandem" or spec.mode == "Colocated" or spec.transfer.backend == "tcp"
+    return reshards or len({pool.parallelism.tensor for pool in spec.pools}) == 1
+
+
 def _degrees_of(name: str) -> str:
     """CEL: no pool uses a degree that the engine lacks."""
     lacking = [degree for degree in DEGREES if degree not in ENGINES[name].degrees]
@@ -144,6 +149,13 @@ RULES = (
         + "; ".join(f"{n} has {', '.join(e.degrees) or 'none'}" for n, e in ENGINES.items()),
         holds=_degrees_fit,
         cel=" && ".join(_degrees_of(name) for name, e in ENGINES.items() if set(e.degrees) != set(DEGREES)),
+        field=".pools",
+    ),
+    Rule(
+        message="tandem's pools have the same parallelism.tensor, unless transfer.backend is tcp: it alone reshards",
+        holds=_ranks_fit,
+        cel="self.engine.name != 'tandem' || self.mode == 'Colocated' || self.transfer.backend == 'tcp' "
+        "|| self.pools.all(p, p.parallelism.tensor == self.pools[0].parallelism.tensor)",
         field=".pools",
     ),
     Rule(
