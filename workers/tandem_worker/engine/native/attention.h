@@ -1,22 +1,14 @@
-// Rotary embedding, the KV pages (bf16), and attention over them in fp32.
+// Rotary embedding, the KV pages (see rows.h), and attention over them in fp32.
 #pragma once
 
-#include <cmath>
-
 #include "product.h"
+#include "rows.h"
 
 namespace tandem {
 
 constexpr long KEYS_AT_ONCE = 256;   // of a block of a prompt's attention
 constexpr long QUERIES_AT_ONCE = 48;
 constexpr float NOTHING = -INFINITY;
-
-inline uint16_t half_of(float value) {
-    if (std::isnan(value)) return 0x7fc0;
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, 4);
-    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);  // to nearest, ties to even
-}
 
 inline void rms_norm(const float* x, const float* weight, long size, float epsilon, float* to) {
     Vector squares = all(0.0f);
@@ -36,7 +28,7 @@ inline void rms_norm(const float* x, const float* weight, long size, float epsil
 struct Attention {
     float* qkv;          // [rows, heads + 2 kv_heads, head_dim]; queries and keys are turned in place
     float* out;          // [rows, heads, head_dim]
-    uint16_t* kv;        // one layer's [2, page_tokens, kv_heads, head_dim] of page 0
+    uint8_t* kv;         // one layer's [2, page_tokens, kv_heads, row] of page 0
     const float* cosines;  // [context, head_dim]
     const float* sines;
     const float* query_norm;  // [head_dim] or null
@@ -44,16 +36,17 @@ struct Attention {
     const int64_t* positions;  // [rows]
     const int64_t* page;       // [rows]
     const int64_t* slot;       // [rows]
-    long rows, heads, kv_heads, head_dim, page_tokens, page_stride;
+    long rows, heads, kv_heads, head_dim, page_tokens, page_stride;  // the last in bytes
     long window;  // keys in sight; 0: all
     float epsilon;
-    int threads;
+    int threads, kind;  // kind: see rows.h
 
     long row_size() const { return (heads + 2 * kv_heads) * head_dim; }
-    long side() const { return page_tokens * kv_heads * head_dim; }  // from a page's keys to its values
+    long row() const { return row_bytes(kind, head_dim); }
+    long side() const { return page_tokens * kv_heads * row(); }  // bytes from a page's keys to its values
     long first_seen(long position) const { return window ? std::max(0L, position + 1 - window) : 0; }
-    const uint16_t* key(const int64_t* pages, long at, long kv_head) const {
-        return kv + pages[at / page_tokens] * page_stride + (at % page_tokens * kv_heads + kv_head) * head_dim;
+    const uint8_t* key(const int64_t* pages, long at, long kv_head) const {
+        return kv + pages[at / page_tokens] * page_stride + (at % page_tokens * kv_heads + kv_head) * row();
     }
 
     void turn(float* head, const float* norm, long position, float scale) const {
@@ -68,30 +61,33 @@ struct Attention {
     }
 
     // Turn a row's queries (scaled for the softmax) and keys, and put its keys and values into their page.
-    void enter(long row) const {
-        float* heads_of = qkv + row * row_size();
+    void enter(long at) const {
+        float* heads_of = qkv + at * row_size();
         const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-        for (long h = 0; h < heads; ++h) turn(heads_of + h * head_dim, query_norm, positions[row], scale);
-        uint16_t* to = kv + page[row] * page_stride + slot[row] * kv_heads * head_dim;
+        for (long h = 0; h < heads; ++h) turn(heads_of + h * head_dim, query_norm, positions[at], scale);
+        uint8_t* to = kv + page[at] * page_stride + slot[at] * kv_heads * row();
         float* keys = heads_of + heads * head_dim;
-        for (long g = 0; g < kv_heads; ++g) turn(keys + g * head_dim, key_norm, positions[row], 1.0f);
-        const long count = kv_heads * head_dim;
-        for (long at = 0; at < count; ++at) to[at] = half_of(keys[at]);
-        for (long at = 0; at < count; ++at) to[side() + at] = half_of(keys[count + at]);
+        for (long g = 0; g < kv_heads; ++g) turn(keys + g * head_dim, key_norm, positions[at], 1.0f);
+        for (long g = 0; g < kv_heads; ++g) {
+            write_row(kind, keys + g * head_dim, head_dim, to + g * row());
+            write_row(kind, keys + (kv_heads + g) * head_dim, head_dim, to + side() + g * row());
+        }
     }
 };
 
 // One row's attention, `R` heads that share a KV head. V: vectors a head. scores: [R][room], room a multiple of LANES.
-template <int V, int R>
+template <int K, int V, int R>
 void attend_row(const Attention& call, const int64_t* pages, long row, long head, long kv_head, float* scores, long room) {
     const long last = call.positions[row], first = call.first_seen(last) / LANES * LANES, end = last + 1;
     const float* queries = call.qkv + row * call.row_size() + head * call.head_dim;
     for (long at = first; at < end; at += LANES) {
         Vector parts[R][LANES];
+        float scales[LANES];
         for (long j = 0; j < LANES; ++j) {
-            const uint16_t* key = call.key(pages, std::min(at + j, last), kv_head);
+            const uint8_t* key = call.key(pages, std::min(at + j, last), kv_head);
+            scales[j] = scale_of<K>(key, call.head_dim);
             Vector wide[V];
-            for (int v = 0; v < V; ++v) wide[v] = widen(key + v * LANES);
+            for (int v = 0; v < V; ++v) wide[v] = number<K>(key, v * LANES);
             for (int r = 0; r < R; ++r) {
                 Vector sum = wide[0] * load(queries + r * call.head_dim);
                 for (int v = 1; v < V; ++v) {
@@ -102,7 +98,7 @@ void attend_row(const Attention& call, const int64_t* pages, long row, long head
         }
         const Mask seen = but(first_lanes(end - at), first_lanes(call.first_seen(last) - at));
         for (int r = 0; r < R; ++r) {
-            store(scores + r * room + at, pick(seen, sums_of(parts[r]), all(NOTHING)));
+            store(scores + r * room + at, pick(seen, sums_of(parts[r]) * load(scales), all(NOTHING)));
         }
     }
     Vector sums[R][V];
@@ -120,11 +116,12 @@ void attend_row(const Attention& call, const int64_t* pages, long row, long head
         for (int v = 0; v < V; ++v) sums[r][v] = all(0.0f);
     }
     for (long at = first; at < end; ++at) {
-        const uint16_t* value = call.key(pages, at, kv_head) + call.side();
+        const uint8_t* value = call.key(pages, at, kv_head) + call.side();
+        const float scale = scale_of<K>(value, call.head_dim);
         for (int v = 0; v < V; ++v) {
-            const Vector wide = widen(value + v * LANES);
+            const Vector wide = number<K>(value, v * LANES);
             for (int r = 0; r < R; ++r) {
-                sums[r][v] = fma(wide, all(scores[r * room + at]), sums[r][v]);
+                sums[r][v] = fma(wide, all(scores[r * room + at] * scale), sums[r][v]);
             }
         }
     }
@@ -134,7 +131,7 @@ void attend_row(const Attention& call, const int64_t* pages, long row, long head
     }
 }
 
-template <int V>
+template <int K, int V>
 void attend_heads(const Attention& call, const int64_t* pages, long row, long kv_head, std::vector<float>& scores) {
     const long group = call.heads / call.kv_heads;
     const long room = (call.positions[row] / LANES + 1) * LANES;
@@ -142,22 +139,23 @@ void attend_heads(const Attention& call, const int64_t* pages, long row, long kv
     for (long at = 0; at < group; at += 4) {
         const long head = kv_head * group + at;
         switch (std::min(4L, group - at)) {
-            case 1: attend_row<V, 1>(call, pages, row, head, kv_head, scores.data(), room); break;
-            case 2: attend_row<V, 2>(call, pages, row, head, kv_head, scores.data(), room); break;
-            case 3: attend_row<V, 3>(call, pages, row, head, kv_head, scores.data(), room); break;
-            default: attend_row<V, 4>(call, pages, row, head, kv_head, scores.data(), room); break;
+            case 1: attend_row<K, V, 1>(call, pages, row, head, kv_head, scores.data(), room); break;
+            case 2: attend_row<K, V, 2>(call, pages, row, head, kv_head, scores.data(), room); break;
+            case 3: attend_row<K, V, 3>(call, pages, row, head, kv_head, scores.data(), room); break;
+            default: attend_row<K, V, 4>(call, pages, row, head, kv_head, scores.data(), room); break;
         }
     }
 }
 
-inline void attend_heads(const Attention& call, const int64_t* pages, long row, long kv_head, std::vector<float>& scores) {
+template <int K>
+void attend_heads(const Attention& call, const int64_t* pages, long row, long kv_head, std::vector<float>& scores) {
     switch (call.head_dim) {
-        case 16: attend_heads<16 / LANES>(call, pages, row, kv_head, scores); break;
-        case 32: attend_heads<32 / LANES>(call, pages, row, kv_head, scores); break;
-        case 64: attend_heads<64 / LANES>(call, pages, row, kv_head, scores); break;
-        case 80: attend_heads<80 / LANES>(call, pages, row, kv_head, scores); break;
-        case 96: attend_heads<96 / LANES>(call, pages, row, kv_head, scores); break;
-        default: attend_heads<128 / LANES>(call, pages, row, kv_head, scores); break;
+        case 16: attend_heads<K, 16 / LANES>(call, pages, row, kv_head, scores); break;
+        case 32: attend_heads<K, 32 / LANES>(call, pages, row, kv_head, scores); break;
+        case 64: attend_heads<K, 64 / LANES>(call, pages, row, kv_head, scores); break;
+        case 80: attend_heads<K, 80 / LANES>(call, pages, row, kv_head, scores); break;
+        case 96: attend_heads<K, 96 / LANES>(call, pages, row, kv_head, scores); break;
+        default: attend_heads<K, 128 / LANES>(call, pages, row, kv_head, scores); break;
     }
 }
 

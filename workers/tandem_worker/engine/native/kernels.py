@@ -1,4 +1,4 @@
-"""The decoder's parts over the compiled kernels: bf16 weights and pages, everything between them in fp32."""
+"""The decoder's parts over the compiled kernels: bf16 weights, pages of bf16 or 8 bits, everything between in fp32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tandem_worker.engine.kv_format import CODES
 from tandem_worker.engine.native.library import AttentionCall, Library, find_library
 from tandem_worker.engine.rope import rotary_tables
 
@@ -70,16 +71,22 @@ class NativeKernels:
         self.library.norm(hidden.data_ptr(), weight.data_ptr(), rows, size, epsilon, out.data_ptr())
         return out
 
-    def attention(self, batch: Batch, kv: Tensor) -> NativeAttention:
-        """Attention of one forward pass."""
-        return NativeAttention(self.library, self._config, self._tables, batch, kv)
+    def attention(self, batch: Batch, kv: Tensor, kind: str = "") -> NativeAttention:
+        """Attention of one forward pass; `kind`: how rows lie in pages, see kv_format.py."""
+        return NativeAttention(self.library, self._config, self._tables, batch, kv, kind)
 
 
 class NativeAttention:
     """One forward pass' attention: the batch's facts are handed over once, the layers' one by one."""
 
     def __init__(
-        self, library: Library, config: ModelConfig, tables: tuple[Tensor, Tensor], batch: Batch, kv: Tensor
+        self,
+        library: Library,
+        config: ModelConfig,
+        tables: tuple[Tensor, Tensor],
+        batch: Batch,
+        kv: Tensor,
+        kind: str,
     ) -> None:
         self._library, self._config, self._batch, self._kv = library, config, batch, kv
         self._tables = tables  # the call holds addresses alone
@@ -95,9 +102,10 @@ class NativeAttention:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             page_tokens=kv.shape[3],
-            page_stride=kv.stride(0),
+            page_stride=kv.stride(0) * kv.itemsize,
             epsilon=config.rms_epsilon,
             threads=torch.get_num_threads(),
+            kind=CODES[kind],
         )
 
     def __call__(self, layer: Layer, qkv: Tensor, index: int) -> Tensor:

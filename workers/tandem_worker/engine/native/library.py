@@ -14,7 +14,7 @@ from tandem_worker.engine.native.build import ARCHITECTURES, library_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORM: Final = 2  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
+FORM: Final = 3  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
 
 
 class AttentionCall(ctypes.Structure):
@@ -26,6 +26,7 @@ class AttentionCall(ctypes.Structure):
         *((name, c_long) for name in ("rows", "heads", "kv_heads", "head_dim", "page_tokens", "page_stride", "window")),
         ("epsilon", c_float),
         ("threads", c_int),
+        ("kind", c_int),
     )
 
 

@@ -24,14 +24,17 @@ struct Prompt {
     }
 
     // One panel of keys and their values, in fp32; behind the end there are zeros.
+    template <int K>
     void widen_panel(long kv_head, long panel) const {
         float* to = key_panel(kv_head, panel);
         for (long j = 0; j < PANEL; ++j) {
             const long at = panel * PANEL + j;
-            const uint16_t* key = at < end() ? call.key(pages, at, kv_head) : nullptr;
+            const uint8_t* key = at < end() ? call.key(pages, at, kv_head) : nullptr;
+            const Vector of_key = all(key ? scale_of<K>(key, call.head_dim) : 0.0f);
+            const Vector of_value = all(key ? scale_of<K>(key + call.side(), call.head_dim) : 0.0f);
             for (long d = 0; d < call.head_dim; d += LANES) {
-                const Vector wide = key ? widen(key + d) : all(0.0f);
-                const Vector value = key ? widen(key + call.side() + d) : all(0.0f);
+                const Vector wide = key ? number<K>(key, d) * of_key : all(0.0f);
+                const Vector value = key ? number<K>(key + call.side(), d) * of_value : all(0.0f);
                 alignas(64) float lanes[LANES];
                 store(lanes, wide);
                 for (long l = 0; l < LANES; ++l) to[(d + l) * PANEL + j] = lanes[l];
@@ -100,6 +103,7 @@ struct Prompt {
         }
     }
 
+    template <int K>
     void run() const {
         keys.resize(call.kv_heads * key_panels() * PANEL * call.head_dim);
         values.resize(call.kv_heads * value_panels() * key_panels() * PANEL * PANEL);
@@ -108,7 +112,7 @@ struct Prompt {
         {
 #pragma omp for schedule(static)
             for (long at = 0; at < call.kv_heads * key_panels(); ++at) {
-                widen_panel(at / key_panels(), at % key_panels());
+                widen_panel<K>(at / key_panels(), at % key_panels());
             }
 #pragma omp for schedule(dynamic, 1)
             for (long at = 0; at < call.heads * blocks; ++at) {

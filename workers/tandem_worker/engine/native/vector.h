@@ -35,6 +35,15 @@ inline Vector widen(const uint16_t* halves) {  // bf16
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
+inline Vector widen_bytes(const int8_t* from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+inline Vector widen_e4m3(const uint8_t* from) {  // its exponent and mantissa, moved to fp32's, are 2^120 too small
+    const __m512i byte = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(byte, _mm512_set1_epi32(0x7f)), 20);
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(byte, _mm512_set1_epi32(0x80)), 24);
+    return _mm512_castsi512_ps(_mm512_or_si512(sign, magnitude)) * all(0x1p120f);
+}
 inline void split(const uint32_t* words, Vector& low, Vector& high) {  // two bf16 a word
     const __m512i both = _mm512_loadu_si512(words);
     low = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
@@ -97,6 +106,15 @@ inline void store(float* to, Mask mask, Vector v) { _mm256_maskstore_ps(to, mask
 inline Vector widen(const uint16_t* halves) {  // bf16
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+}
+inline Vector widen_bytes(const int8_t* from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+inline Vector widen_e4m3(const uint8_t* from) {  // its exponent and mantissa, moved to fp32's, are 2^120 too small
+    const __m256i byte = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(byte, _mm256_set1_epi32(0x7f)), 20);
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(byte, _mm256_set1_epi32(0x80)), 24);
+    return _mm256_castsi256_ps(_mm256_or_si256(sign, magnitude)) * all(0x1p120f);
 }
 inline void split(const uint32_t* words, Vector& low, Vector& high) {  // two bf16 a word
     const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
