@@ -22,10 +22,11 @@ KV = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both","
 SPREAD = {"tensor": 2, "pipeline": 2, "data": 2, "expert": 4}
 
 
-def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
+def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=(), efa=False):
     """The container of a pool's worker under an engine."""
     spec = copy.deepcopy(BODY["spec"])
     rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
+    rdma = {"mode": "EFA", "count": 4} if efa else rdma
     spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
     spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
@@ -107,6 +108,15 @@ def test_a_workers_gpus_are_the_product_of_its_ranks():
     assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "8"}
 
 
-def test_the_connector_is_json():
-    words = worker("vllm")["args"]
-    assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_connector"] == "NixlConnector"
+@pytest.mark.parametrize(
+    ("efa", "extra"),
+    [
+        pytest.param(False, None, id="NIXL's own choice"),
+        pytest.param(True, {"backends": ["LIBFABRIC"]}, id="UCX cannot speak EFA"),
+    ],
+)
+def test_the_connector_is_json(efa, extra):
+    words = worker("vllm", efa=efa)["args"]
+    found = json.loads(words[words.index("--kv-transfer-config") + 1])
+    assert found["kv_connector"] == "NixlConnector"
+    assert found.get("kv_connector_extra_config") == extra
