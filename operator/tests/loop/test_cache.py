@@ -116,6 +116,13 @@ def test_what_is_shared_is_still_the_same(specs):
     assert list(map(repr, found)) == list(map(repr, specs)), "True is not 1, and 1 is not 1.0"
 
 
+def test_an_item_of_a_list_says_what_it_is():
+    cache = Cache()
+    cache.put("Deployment", pod(5, "d"))
+    found = cache.find("Deployment", "ns", "d")
+    assert (found["apiVersion"], found["kind"]) == ("apps/v1", "Deployment")
+
+
 def test_equal_parts_are_kept_once():
     cache = Cache()
     for name in ("a", "b"):
