@@ -14,7 +14,7 @@ from tandem_operator.edges.kinds import KINDS
 Object = dict[str, Any]
 MAX_PARTS = 50_000  # known parts; then they are learnt anew, so that those of deleted objects do not stay
 # Of a pod no pass reads the spec: its Deployment has it too. The status is that of a worker, not of a node.
-POD_STATUS = frozenset({"phase", "podIP", "conditions", "containerStatuses"})
+POD_STATUS = frozenset({"phase", "podIP", "conditions", "containerStatuses", "initContainerStatuses"})
 ALIKE = ("labels", "annotations", "ownerReferences")  # metadata that pods of one ReplicaSet have in common
 
 
