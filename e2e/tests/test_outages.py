@@ -174,6 +174,21 @@ def test_a_node_is_gone_and_comes_back(tandem: Cluster, kube: Kube, smollm2: dic
     assert {name: uid for name, (uid, _) in of_workers(kube).items()} == before, "the same pods, started again"
 
 
+def test_an_api_that_the_cluster_does_not_serve_is_a_condition(kube: Kube, smollm2: dict) -> None:
+    """No LeaderWorkerSet here: a replica that spans nodes cannot be made, and the resource says what would help."""
+    body = sample("spread")
+    for pool in body["spec"]["pools"]:
+        pool["parallelism"] = {"tensor": 16}
+    kube.apply(yaml.safe_dump(body))
+    try:
+        seen = wait_condition(kube, "spread", "Stalled", "True", "LeaderWorkerSetMissing", seconds=60)
+        assert "install it" in seen["message"]
+        assert kube.find("service", "spread-router", NAMESPACE), "what can be made is made"
+        assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
+    finally:
+        kube.run("delete", RESOURCE, "spread", "-n", NAMESPACE, "--wait=true")
+
+
 def of_workers(kube: Kube) -> dict[str, tuple[str, int]]:
     """Uid and restarts of each worker pod."""
     return {
