@@ -130,6 +130,9 @@ class Api:
             item.pop("kind", None)
         yield found, next(self.version)
 
+    async def events_on_pod(self, namespace, pod):
+        return [e for e in self.of("Event") if e.get("regarding", {}).get("name") == pod]
+
     async def patch_pod(self, pod, *, labels=None, annotations=None):
         key = ("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
         live = self.items.get(key)
