@@ -31,20 +31,29 @@ class Fault:
 def stalling_fault(pods: Iterable[Object]) -> Fault | None:
     """A fault that only an edit heals: an image that cannot be pulled, a model that cannot be loaded."""
     for pod in _living(pods):
-        for container in pod.get("status", {}).get("containerStatuses") or []:
+        for container in containers_of(pod):
             if (fault := _image_fault(pod, container) or _exit_fault(pod, container)) is not None:
                 return fault
     return None
 
 
-def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
-    """A pod for which the scheduler finds no node, in the scheduler's own words."""
-    for pod in _living(pods):
-        condition = condition_of(pod, "PodScheduled")
-        if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
-            name = pod["metadata"]["name"]
-            return Fault("Unschedulable", f"no node for pod {name}: {quoted(condition.get('message', ''))}")
-    return None
+def scheduling_fault(pods: Iterable[Object], autoscaler: str = "") -> Fault | None:
+    """A pod for which the scheduler finds no node, in the scheduler's own words, and in an autoscaler's."""
+    if (pod := unschedulable(pods)) is None:
+        return None
+    name, said = pod["metadata"]["name"], quoted(condition_of(pod, "PodScheduled").get("message", ""))
+    return Fault("Unschedulable", f"no node for pod {name}: {said}" + (f"; {autoscaler}" if autoscaler else ""))
+
+
+def unschedulable(pods: Iterable[Object]) -> Object | None:
+    """The first pod, by name, for which the scheduler finds no node."""
+    waiting = [pod for pod in _living(pods) if finds_no_node(condition_of(pod, "PodScheduled"))]
+    return min(waiting, key=lambda pod: str(pod["metadata"]["name"]), default=None)
+
+
+def finds_no_node(scheduled: Object) -> bool:
+    """Is that what the condition PodScheduled says?"""
+    return scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
 
 
 def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:
@@ -75,6 +84,12 @@ def last_words(pods: Iterable[Object]) -> str:
         if (state := container.get("state") or {}).get("terminated")
     ]
     return quoted(max(ended, key=lambda end: end.get("finishedAt", "")).get("message", "")) if ended else ""
+
+
+def containers_of(pod: Object) -> list[Object]:
+    """What the kubelet says of a pod's containers; of those first that must end before the others start."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def condition_of(item: Object, kind: str) -> Object:
