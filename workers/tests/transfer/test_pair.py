@@ -291,7 +291,7 @@ class HandMade:
                 header, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 raw = await self._reader.readexactly(header)
                 await self._reader.readexactly(body)
-                if type(message := decode(raw)).__name__ not in {"Ping", "Taken"}:
+                if type(message := decode(raw)).__name__ not in {"Ping", "Taken", "Probe"}:
                     return message, raw
 
     async def shake(self, side, identity, key):
