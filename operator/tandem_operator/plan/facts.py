@@ -145,6 +145,7 @@ class Limits:
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
     objective: Objective = Objective.PRICE
     suspended: bool = False
+    asleep: bool = False  # suspended, but for the routers, until a request comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class Window:
     # assumed), and of the prompts' lengths.
     arrival_cv2: float | None = None
     prompt_cv2: float | None = None
+    cached_share: float | None = None  # of the prompts' tokens, in the decode workers' prefix caches
     # What the workers of single pools did, where more than one pool has a role and the metrics tell them apart.
     prefill_of: Mapping[str, RoleUse] = field(default_factory=dict)
     decode_of: Mapping[str, RoleUse] = field(default_factory=dict)
