@@ -105,6 +105,11 @@ def observe(
         metrics=look.metrics,
         history=look.history,
         model=look.model or known_shape(resource.spec),
+        leaving_gpus=sum(
+            pool.parallelism.gpus * int(pools[pool.name]["spec"].get("replicas", 1))
+            for pool in resource.spec.written.pools
+            if pool.name in both & set(pools)
+        ),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
     cap = cap_of(world, ref, facts) if shared else None

@@ -238,6 +238,7 @@ class Observed:
     metrics: Verdict  # the fleet observer's MetricsAvailable for this resource
     history: tuple[Window, ...] = ()  # oldest first, the last is the newest; bounded
     model: ModelShape | None = None
+    leaving_gpus: int = 0  # of pools of a mode that is no more in effect, until they are gone
     start_s: float | None = None  # seconds from a new replica's creation until it serves; None: never seen
 
 
