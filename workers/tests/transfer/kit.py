@@ -252,14 +252,23 @@ def start_process(
     model: Path, name: str, host: str, ports: tuple[int, int], log: Path, *flags: str, key: str = KEY
 ) -> Process:
     """Start `tandem-worker`; the caller ends it."""
-    port, kv_port = ports
-    command = [
-        *(sys.executable, "-m", "tandem_worker.main", "--model", f"file://{model}", "--served-name", "tiny"),
-        *("--dtype", "float32", "--max-context", "512", "--host", host, "--port", str(port)),
-        *("--kv-port", str(kv_port), "--kv-memory-mib", "2", "--page-tokens", "4", "--chunk-tokens", "32"),
-        *("--threads", "1", *flags),
-    ]
-    environment = {**os.environ, "TANDEM_TRANSFER_KEY": key, "POD_NAME": name, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tandem_worker.main", *flags_of(model, host, ports), *flags]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-    return Process(process, host, port, kv_port, log)
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment_of(name, key)}, stdout=out, stderr=subprocess.STDOUT
+        )
+    return Process(process, host, *ports, log)
+
+
+def environment_of(name: str, key: str = KEY) -> dict[str, str]:
+    """What a worker process is told beside its flags."""
+    return {"TANDEM_TRANSFER_KEY": key, "POD_NAME": name, "OMP_NUM_THREADS": "1"}
+
+
+def flags_of(model: Path, host: str, ports: tuple[int, int]) -> list[str]:
+    """A worker of the tiny model at this address."""
+    return [
+        *("--model", f"file://{model}", "--served-name", "tiny", "--dtype", "float32", "--max-context", "512"),
+        *("--host", host, "--port", str(ports[0]), "--kv-port", str(ports[1]), "--kv-memory-mib", "2"),
+        *("--page-tokens", "4", "--chunk-tokens", "32", "--threads", "1"),
+    ]
