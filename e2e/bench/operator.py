@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from e2e.bench.operator_api import APPLY, MERGE, Api, connect, side_by_side
 from e2e.bench.operator_parts import Operator, bare_control_plane, no_traffic, operator, prometheus, stand_in
+from e2e.bench.performance import put
 from e2e.bench.table import Row, against, write
 from e2e.harness.kube import REPO
 from e2e.tables.memory import Case
@@ -190,9 +192,14 @@ async def react(api: Api, seen: Seen, names: list[str], changes: int) -> list[fl
     return found
 
 
+async def own(api: Api) -> Counter[str]:
+    """Writes of the operator's kinds so far, by kind."""
+    return Counter({name: count for name, count in (await api.writes()).items() if name in OWN})
+
+
 async def own_writes(api: Api) -> int:
-    """Writes of the operator's kinds so far."""
-    return sum(count for name, count in (await api.writes()).items() if name in OWN)
+    """The same, all together."""
+    return (await own(api)).total()
 
 
 async def until_quiet(api: Api) -> None:
@@ -208,25 +215,52 @@ async def until_quiet(api: Api) -> None:
 
 async def measure(api: Api, run: Operator, count: int, bare_s: float, options: argparse.Namespace) -> list[Row]:
     """The operator's side, row by row."""
-    seen, minimum = Seen(), len(await children_of(OURS)) + 1  # the children, and one status
+    seen = Seen()
     async with watching(seen.resources(api, OURS), seen.deployments(api, OURS)):
-        writes, passes, cpu = await own_writes(api), run.passes(), run.cpu_s()
+        writes, passes, cpu = await own(api), run.passes(), run.cpu_s()
         began = time.monotonic()
         names = sorted(body["metadata"]["name"] for body in await create_all(api, OURS, count))
         done = await wait_for("all Ready", lambda: len(seen.ready) >= count, READY_DEADLINE_S)
         rows = [against("speed of the bare client that is reached", bare_s / (done - began), "", 1.0, count)]
         rows += [against("all Ready", done - began, "s", bare_s, count)]
         await until_quiet(api)
-        written, made = await own_writes(api) - writes, run.passes() - passes
-        rows += [against("API writes per resource", written / count, "", minimum, count)]
+        made = run.passes() - passes
+        rows += rows_of_writes(await own(api) - writes, count, len(await children_of(OURS)) + 1)
         rows += [Row("passes per resource", made / count, "", n=count)]
-        rows += [Row("CPU per pass while all come up", (run.cpu_s() - cpu) / made, "s", n=made)]
+        rows += [Row("CPU per pass while all come up", 1000 * (run.cpu_s() - cpu) / made, "ms", n=made)]
         times = sorted(await react(api, seen, names, options.changes))
-        rows += [Row(f"reaction p{p}", percentile(times, p), "s", n=len(times)) for p in (50, 99)]
+        rows += [against(f"reaction p{p}", of_ms(times, p), "ms", 1000.0, len(times)) for p in (50, 99)]
         await until_quiet(api)
         rows += await idle(api, run, options.idle)
         rows += [against("RSS, at most", run.rss_mib("VmHWM"), "MiB", 256.0), Row("RSS, idle", run.rss_mib(), "MiB")]
     return rows
+
+
+def of_ms(times: list[float], share: int) -> float:
+    """A percentile of some seconds, in milliseconds."""
+    found = percentile(times, share)
+    if found is None:
+        raise ValueError("nothing was timed")
+    return 1000 * found
+
+
+def rows_of_writes(written: Counter[str], count: int, minimum: int) -> list[Row]:
+    """All of a resource beside the bare minimum (its children, and one status), and what is not a child."""
+    rows = [against("API writes per resource", written.total() / count, "", minimum, count)]
+    more = {"of its status": written["disaggregatedinferences/status"], "of events": written["events"]}
+    return rows + [Row(f"... {what}", number / count, "", n=count) for what, number in more.items()]
+
+
+async def after_restart(api: Api, run: Operator, count: int) -> list[Row]:
+    """Another process over all that is there: what it costs until it is idle, and what it writes, which is nothing."""
+    writes = await own_writes(api)
+    await wait_for("a pass over each", lambda: run.passes() >= count, READY_DEADLINE_S)
+    await until_quiet(api)
+    return [
+        Row("after a restart: CPU until every resource had its pass", run.cpu_s(), "s"),
+        Row("after a restart: writes", float(await own_writes(api) - writes), ""),
+        Row("after a restart: RSS, at most", run.rss_mib("VmHWM"), "MiB"),
+    ]
 
 
 async def idle(api: Api, run: Operator, seconds: float) -> list[Row]:
@@ -251,7 +285,9 @@ async def bench(options: argparse.Namespace, kubeconfig: Path) -> list[Row]:
         log = REPO / "build/bench/operator.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with operator(kubeconfig, OURS, url, log) as run:
-            return await measure(api, run, options.resources, bare_s, options)
+            rows = await measure(api, run, options.resources, bare_s, options)
+        with operator(kubeconfig, OURS, url, log.with_suffix(".again.log")) as run:
+            return rows + await after_restart(api, run, options.resources)
 
 
 def main() -> None:
@@ -262,9 +298,13 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=40, help="seconds that idleness is watched")
     parser.add_argument("--dir", type=Path, default=REPO / "build/bench/operator")
     parser.add_argument("--port", type=int, default=16743)
+    parser.add_argument("--page", action="store_true", help="write the table into docs/reference/performance.md")
     options = parser.parse_args()
     with bare_control_plane(options.dir, options.port) as up, stand_in(up.kube.kubeconfig):
-        write("operator", asyncio.run(bench(options, up.kube.kubeconfig)))
+        rows = asyncio.run(bench(options, up.kube.kubeconfig))
+    write("operator", rows)
+    if options.page:
+        put("operator", f"python -m e2e.bench.operator --resources {options.resources} --page", rows)
 
 
 if __name__ == "__main__":

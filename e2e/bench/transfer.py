@@ -15,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 import uvloop
 
@@ -27,6 +29,8 @@ from e2e.bench.table import Row, against, write
 from e2e.bench.transfer_bases import BASES, cpu_s
 from e2e.bench.transfer_latency import latencies
 from e2e.bench.transfer_saved import saved_share
+from tandem_worker.engine.lending import Loan, runs
+from tandem_worker.engine.memory import memory_file
 from tandem_worker.transfer.backends import NAMES, make_backend
 from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.frames import Frames
@@ -90,12 +94,12 @@ class Half:
     def __init__(self, backend: str, most: int) -> None:
         self.identity = identity(backend)
         self.frames = Frames(self.identity)
-        pages = max(1, most // self.frames.page_bytes)
-        shape = (pages, LAYERS, 2, PAGE_TOKENS, KV_HEADS, HEAD_DIM)
-        self.store = torch.ones(shape, dtype=torch.bfloat16)
-        self.raw: memoryview = self.store.view(-1).view(torch.uint8).numpy().data
-        made = make_backend(backend, DIRECTORY, self.frames.frame_bytes, "127.0.0.1")
-        made.open(self.raw)
+        size = max(1, most // self.frames.page_bytes) * self.frames.page_bytes
+        file = memory_file(size) if backend == "shm" else None
+        self.raw = memoryview(bytearray(size) if file is None else file.map)
+        np.frombuffer(self.raw, np.uint8)[:] = 1
+        made = make_backend(backend, DIRECTORY, "127.0.0.1")
+        made.open(self.raw, file)
         self.meter = Agreed()
         self.terms = Terms(self.identity, KEY, self.frames.page_bytes, self.frames.frame_bytes, made, self.meter)
 
@@ -122,7 +126,8 @@ class Writer(Half):
         if isinstance(message, Prefill):
             generation = Generation(1, message.have_pages + 1)
             pages = int.from_bytes(body[:4], "little")
-            self.frames.push(channel, generation, 0, self.store[:pages])
+            size = self.frames.page_bytes
+            self.frames.push(channel, generation, 0, Loan(range(pages), size, partial(runs, self.raw, size)))
             channel.finish(generation, Commit(generation=generation, pages=pages))
 
 

@@ -41,9 +41,10 @@ class Ledger:
 
     def arrive(self) -> Journey:
         """A request is here."""
-        self.metrics.arrivals.inc()
+        now = self._clock()
+        self.metrics.arrived(now)
         self._count(1)
-        return Journey(self._clock())
+        return Journey(now)
 
     def streams(self, journey: Journey) -> None:
         """It will be streamed: its first token is waited for."""

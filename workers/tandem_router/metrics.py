@@ -14,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from tandem_router.bunches import Bunches
 from tandem_router.engines.base import Usage
 from tandem_router.slo import Met, Targets
 from tandem_router.worker import Role
@@ -79,7 +80,11 @@ class Metrics:
         self._prompts = self._counter("prompts", "Finished requests whose prompt tokens are known.")
         self._prompt_squares = self._counter("prompt_tokens_squared", "Sum of the squares of their prompt tokens.")
         self._output_tokens = self._counter("output_tokens", "Output tokens of finished requests.")
-        self.arrivals = self._counter("arrivals", "Requests that arrived, those that still wait too.")
+        self._arrivals = self._counter("arrivals", "Requests that arrived, those that still wait too.")
+        self._bunches = Bunches(targets.ttft_s)
+        self._arrival_squares = self._counter("arrivals_squared", "Sum of the squares of the arrivals in each bin.")
+        bin_s = Gauge(f"{name}_arrival_bin_seconds", "Length of such a bin.", registry=self.registry)
+        bin_s.set(self._bunches.bin_s)
         self.retries = self._counter("retries", "Tries with another pair of workers.")
         self.inflight = Gauge(f"{name}_inflight", "Requests being served now.", registry=self.registry)
         self._workers = Gauge(f"{name}_workers", "Workers that take new requests.", ["role"], registry=self.registry)
@@ -92,6 +97,11 @@ class Metrics:
         for met in Met:
             self._slo.labels(met.value)
         self.workers(dict.fromkeys(Role, 0))
+
+    def arrived(self, now: float) -> None:
+        """A request came, at this second of a clock that never goes back."""
+        self._arrivals.inc()
+        self._arrival_squares.inc(self._bunches.arrive(now))
 
     def ended(self, code: int, path: str) -> None:
         """A request is over; `path` as its worker named it, "none" when no worker answered."""

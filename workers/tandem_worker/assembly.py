@@ -81,6 +81,7 @@ def load(settings: Settings) -> LoadedParts:
         speculate=settings.speculate,
         tensor_parallel=settings.tensor_parallel,
         weights=settings.weights,
+        shared_memory=settings.backend == "shm",
     )
     model, ranks = load_ranks(settings.model, sizes)
     tokenizer = load_tokenizer(settings.model)
@@ -135,7 +136,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
     node = Node(
         engine,
         frames,
-        make_backend(settings.backend, settings.transfer_dir, frames.frame_bytes, settings.host),
+        make_backend(settings.backend, settings.transfer_dir, settings.host),
         identity,
         settings.key,
         post=post,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tandem_operator.edges.prometheus import Facts
 
 FEWEST_PROMPTS = 20
+FEWEST_ARRIVALS = 20
+FEWEST_BINS = 6.0
 
 
 def _seconds(text: str) -> float:
@@ -72,6 +74,23 @@ def _variation(facts: Facts, seconds: int) -> float | None:
     return max(0.0, squares * count / total**2 - 1.0)
 
 
+def _dispersion(facts: Facts, seconds: int) -> float | None:
+    """The arrivals' index of dispersion: variance over mean of their number in a bin; None with too few to say.
+
+    Each of several routers sees its share of the arrivals, as if drawn by lot: what it sees of the whole's excess over
+    Poisson is that share (thinning of a point process; Cox and Isham 1980, section 4.3).
+    """
+    names = ("arrivals", "arrival_squares", "arrival_bin", "routers")
+    rate, squares, bin_s, routers = (facts.number(name) for name in names)
+    if not rate or squares is None or not bin_s or not routers:
+        return None
+    bins, each = seconds / bin_s, rate * bin_s / routers
+    if bins < FEWEST_BINS or rate * seconds < FEWEST_ARRIVALS:
+        return None
+    seen = max(squares * bin_s / routers - each * each, 0.0) * bins / (bins - 1) / each
+    return max(1.0 + routers * (seen - 1.0), 0.0)
+
+
 def _attainment(facts: Facts) -> float | None:
     met = facts.labelled("slo")
     total = sum(met.values())
@@ -99,6 +118,7 @@ def window_of(facts: Facts, slo: Slo, at: datetime, seconds: int) -> Window:
         attainment=_attainment(facts),
         prefill=_use(facts, Role.PREFILL),
         decode=_use(facts, Role.DECODE),
+        arrival_cv2=_dispersion(facts, seconds),
         prompt_cv2=_variation(facts, seconds),
         prefill_of=_uses(facts, Role.PREFILL),
         decode_of=_uses(facts, Role.DECODE),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import UnknownAcceleratorError, UnknownDTypeError
 from tandem_operator.api.v1alpha1 import InvalidResourceError
-from tandem_operator.loop.observe import observe, parse
+from tandem_operator.loop.observe import observe, parse_known
 from tandem_operator.loop.refs import Ref
 from tandem_operator.plan.claims import Cap, Member, caps
 
@@ -58,7 +58,7 @@ def members_of(world: World, now: datetime) -> dict[Ref, Member]:
     found = {}
     for ref, body in world.cache.resources():
         try:
-            resource = parse(body)
+            resource = parse_known(world, ref, body)
             seen = observe(world, ref, body, resource, now, shared=False)
         except (InvalidResourceError, UnknownAcceleratorError, UnknownDTypeError):
             continue  # its own pass says so in its status; it moves nothing

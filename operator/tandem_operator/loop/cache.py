@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_RESOURCE
 from tandem_operator.edges.kinds import RESOURCE
+from tandem_operator.loop.compact import Parts
 from tandem_operator.loop.refs import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Set
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name
-# What a pod's spec is made of, and no pass reads: the Deployment has it too. Thousands of pods stay small without it.
-BULK = frozenset({"containers", "initContainers", "volumes", "affinity", "tolerations", "topologySpreadConstraints"})
 
 
 def version_of(item: Object) -> int:
     """A resource version as the number that it is (comparable within a cluster; KEP-5504)."""
     text = str(item["metadata"].get("resourceVersion", "0"))
     return int(text) if text.isdigit() else 0
+
+
+def key_of(kind: str, item: Object) -> Key:
+    """Where an object is."""
+    return kind, item["metadata"]["namespace"], item["metadata"]["name"]
 
 
 def ref_of(kind: str, item: Object) -> Ref | None:
@@ -32,20 +36,12 @@ def ref_of(kind: str, item: Object) -> Ref | None:
     return Ref(metadata["namespace"], name) if name else None
 
 
-def slim(kind: str, item: Object) -> Object:
-    """The object without what no pass reads."""
-    metadata = {k: v for k, v in item["metadata"].items() if k != "managedFields"}
-    found = {**item, "kind": kind, "metadata": metadata}
-    if kind == "Pod" and "spec" in item:
-        found["spec"] = {k: v for k, v in item["spec"].items() if k not in BULK}
-    return found
-
-
 class Cache:
     """Objects by kind, namespace and name. An older version never replaces a newer one, nor a deleted one."""
 
     def __init__(self) -> None:
         self._items: dict[Key, Object] = {}
+        self._parts = Parts()
         self._of: defaultdict[Ref, set[Key]] = defaultdict(set)
         self._gone: dict[Key, int] = {}
         self._stamps: dict[Ref, int] = {}
@@ -53,14 +49,12 @@ class Cache:
 
     def put(self, kind: str, item: Object) -> bool:
         """Keep an object, if it is news; True where it is."""
-        metadata = item["metadata"]
-        key = (kind, metadata["namespace"], metadata["name"])
-        version = version_of(item)
+        key, version = key_of(kind, item), version_of(item)
         known = self._items.get(key)
         if (known is not None and version_of(known) >= version) or self._gone.get(key, -1) >= version:
             return False
         self._forget(key)
-        self._items[key] = slim(kind, item)
+        self._items[key] = self._parts.compact(kind, item)
         if (ref := ref_of(kind, item)) is not None:
             self._of[ref].add(key)
             self._moved(kind, ref)
@@ -68,21 +62,15 @@ class Cache:
 
     def drop(self, kind: str, item: Object) -> None:
         """Forget an object that was deleted at this version."""
-        key = (kind, item["metadata"]["namespace"], item["metadata"]["name"])
-        version = version_of(item)
+        key, version = key_of(kind, item), version_of(item)
         known = self._items.get(key)
         self._gone[key] = max(version, self._gone.get(key, -1))
         if known is not None and version_of(known) <= version:
             self._forget(key)
 
-    def replace(self, kind: str, items: Iterable[Object], as_of: int) -> set[Ref]:
-        """Take a fresh list of a kind: what the watch missed is put right. Gives the resources that differed."""
+    def keep(self, kind: str, listed: Set[Key], as_of: int) -> set[Ref]:
+        """Forget what a whole list of this version did not have. Gives the resources that lost something."""
         changed: set[Ref] = set()
-        listed: set[Key] = set()
-        for item in items:
-            listed.add((kind, item["metadata"]["namespace"], item["metadata"]["name"]))
-            if self.put(kind, item) and (ref := ref_of(kind, item)) is not None:
-                changed.add(ref)
         for key in [key for key in self._items if key[0] == kind and key not in listed]:
             # What came after the list was made is newer than the list.
             if version_of(self._items[key]) <= as_of:

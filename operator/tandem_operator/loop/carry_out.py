@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import MADE, OPTIONAL
-from tandem_operator.loop.cache import is_owned
+from tandem_operator.loop.cache import is_owned, key_of
 from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
@@ -18,15 +18,16 @@ from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
-from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.differ import has_all, lacking
 from tandem_operator.templates.groups import GROUP, held, nodes_of, template_in
 from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 from tandem_operator.templates.names import APPLIED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from tandem_operator.loop.cache import Key
     from tandem_operator.loop.observe import Seen
     from tandem_operator.loop.planned import Plan
     from tandem_operator.loop.world import World
@@ -240,7 +241,7 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
     if live is not None and not is_owned(live, seen.owner.uid):
         return not_ours(kind, live, seen)
     wanted = children.stamped(manifest)
-    if live is not None and is_as_wanted(live, wanted):
+    if live is not None and is_as_wanted(live, wanted, world.stays.get(seen.ref, {})):
         return DONE
     try:
         applied = await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
@@ -250,13 +251,40 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
             return DONE
         return Waiting("Conflict", error.message, 1.0)
     world.cache.put(kind, applied)
+    note_what_stays(applied, wanted, world.stays.setdefault(seen.ref, {}))
     return DONE
 
 
-def is_as_wanted(live: Object, wanted: Object) -> bool:
+def is_as_wanted(live: Object, wanted: Object, stays: Mapping[Key, object]) -> bool:
     """Neither the manifest nor the live object has moved since the last apply."""
-    digest = (live["metadata"].get("annotations") or {}).get(APPLIED)
-    return digest == wanted["metadata"]["annotations"][APPLIED] and has_all(live, wanted)
+    if stamp_of(live) != stamp_of(wanted):
+        return False
+    return has_all(live, wanted) or stays.get(key_of(wanted["kind"], live)) == moment_of(live)
+
+
+def note_what_stays(applied: Object, wanted: Object, stays: dict[Key, object]) -> None:
+    """Remember and say, once, what is otherwise even in the answer to an apply.
+
+    Somebody else added to a list, or a webhook changes what is applied: applying it again and again would not help.
+    """
+    key = key_of(wanted["kind"], applied)
+    if (path := lacking(applied, wanted)) is None:
+        stays.pop(key, None)
+        return
+    if key not in stays:
+        log.warning("%s %s/%s: %s is not all as applied: somebody else, or a webhook, has a say in it", *key, path)
+    stays[key] = moment_of(applied)
+
+
+def moment_of(item: Object) -> tuple[str, str, str]:
+    """What of an object moves when somebody asks for something else: not its status, where it has a generation."""
+    metadata = item["metadata"]
+    return metadata["uid"], stamp_of(item), str(metadata.get("generation") or metadata["resourceVersion"])
+
+
+def stamp_of(item: Object) -> str:
+    """What a manifest, or the object that was made by it, was stamped with."""
+    return str((item["metadata"].get("annotations") or {}).get(APPLIED, ""))
 
 
 def not_ours(kind: str, live: Object, seen: Seen) -> Outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandem_operator.edges.errors import PrometheusError
 from tandem_operator.edges.windows import bandwidth_of, metrics_verdict, model_of, window_of
 from tandem_operator.plan.facts import Answer, ModelShape, Slo, Verdict, Window
+from tandem_operator.plan.judge import is_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +28,8 @@ SPARE = 3  # ... and as many more, so that a late look does not shorten the span
 IDLE_INTERVAL_S = 15  # where there is no resource to ask for
 NOT_ASKED = Verdict(Answer.UNKNOWN, "NoSamples", "Prometheus was not asked yet")
 NEVER = datetime.min.replace(tzinfo=UTC)
+FIRST_LOOKS = 5  # at a resource without traffic that are all judged: guards of the first windows end by them
+EVERY_LOOK = 8  # ... then this one of so many, and those by which a scale-down is confirmed
 EARLY = 0.9  # a look that is due within a tenth of its interval is taken along
 
 
@@ -75,6 +77,7 @@ class Fleet:
         self._source = source
         self._window_s = window_s
         self._looks: dict[Ref, Look] = {}
+        self._idle: dict[Ref, tuple[Slo, Facts]] = {}  # what the newest look was made of, where nothing arrives
 
     def look(self, ref: Ref) -> Look:
         """The newest look at a resource; one that says 'not asked yet' where there is none."""
@@ -84,6 +87,7 @@ class Fleet:
         """Ask once, for every resource that is due; gives those whose look is news."""
         known = list(subjects)
         self._looks = {s.ref: look for s in known if (look := self._looks.get(s.ref)) is not None}
+        self._idle = {s.ref: idle for s in known if (idle := self._idle.get(s.ref)) is not None}
         due = [subject for subject in known if self._is_due(subject, now)]
         if not due:
             return []
@@ -106,24 +110,40 @@ class Fleet:
     def _blind(self, before: Look, error: PrometheusError, now: datetime) -> Look:
         # The history stays: that nobody answers says nothing about the past, and its age shows in its times.
         verdict = Verdict(Answer.NO, f"Prometheus{error.reason}", error.message)
+        self._idle.clear()
         return counted(before, replace(before, metrics=verdict, loads={}), now)
 
     def _seen(self, subject: Subject, facts: Facts | None, now: datetime) -> Look:
         before = self.look(subject.ref)
+        if facts is not None and self._idle.get(subject.ref) == (subject.slo, facts):
+            return again(before, subject, now)
+        self._idle.pop(subject.ref, None)
         verdict = metrics_verdict(facts)
         if facts is None or not facts.number("up"):
             return counted(before, replace(before, metrics=verdict, loads={}), now)
-        history = deque(before.history, maxlen=subject.windows)
-        history.append(window_of(facts, subject.slo, now, self._window_s))
+        window = window_of(facts, subject.slo, now, self._window_s)
+        if is_idle(window):
+            self._idle[subject.ref] = (subject.slo, facts)
         look = Look(
             metrics=verdict,
-            history=tuple(history),
+            history=with_newest(before.history, window, subject),
             model=model_of(facts) or before.model,
             loads=facts.labelled("load"),
             backend=backend_of(facts) or before.backend,
             bandwidth=bandwidth_of(facts) or before.bandwidth,
         )
         return counted(before, look, now)
+
+
+def again(before: Look, subject: Subject, now: datetime) -> Look:
+    """A look that finds the very figures of the one before: only the time is another."""
+    history = with_newest(before.history, replace(before.history[-1], at=now), subject)
+    return replace(before, history=history, at=now, number=before.number + 1, repeats=before.repeats + 1)
+
+
+def with_newest(history: tuple[Window, ...], window: Window, subject: Subject) -> tuple[Window, ...]:
+    """The history, as long as it may be."""
+    return (*history[-subject.windows + 1 :], window)
 
 
 def counted(before: Look, look: Look, now: datetime) -> Look:
@@ -139,8 +159,20 @@ def said(look: Look) -> tuple[object, ...]:
 
 
 def is_news(look: Look, subject: Subject) -> bool:
-    """Can a judgement of this look differ from the last one's? Not where every window that is kept says the same."""
-    return look.repeats < (subject.windows if look.history else 1)
+    """Can a judgement of this look differ from the last one's? Not where every window that is kept says the same.
+
+    Without traffic it can only where time itself decides, so most of those looks are not judged.
+    """
+    if not look.history or not is_idle(look.history[-1]) or look.repeats <= FIRST_LOOKS:
+        return look.repeats < (subject.windows if look.history else 1)
+    return look.repeats < subject.windows and (look.repeats % EVERY_LOOK == 0 or is_confirming(look, subject))
+
+
+def is_confirming(look: Look, subject: Subject) -> bool:
+    """Has the same been seen for just as long as a scale-down must be confirmed? (plan.slack, one interval around.)"""
+    first = look.history[-min(look.repeats + 1, len(look.history))]
+    lasted = (look.history[-1].at - first.at).total_seconds()
+    return abs(lasted - subject.down_window_s) <= 2 * subject.interval_s
 
 
 def backend_of(facts: Facts) -> str | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CHILDREN = (*MADE, "Pod")
 WATCHED = (RESOURCE, *CHILDREN)
+SETTLE_S = 1.0  # a pool's pods come one by one, and a pass over all of them says as much as one over each
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
 
 
@@ -49,16 +50,28 @@ def waker(kind: str, cache: Cache, queue: Queue) -> Any:
 
 
 def take_event(kind: str, event: dict[str, Any], cache: Cache, queue: Queue) -> None:
-    """Put one watch event into the cache, and mark its resource if it is news."""
+    """Put one watch event into the cache, and mark its resource if it is news: now, or when it has settled."""
     item = event["object"]
     ref = ref_of(kind, item)
     if ref is None:
         return
+    known = cache.find(kind, item["metadata"]["namespace"], item["metadata"]["name"])
     if event["type"] == "DELETED":
         cache.drop(kind, item)
         queue.mark(ref)
     elif cache.put(kind, item):
-        queue.mark(ref)
+        if is_progress(kind, known, item):
+            queue.mark_later(ref, SETTLE_S)
+        else:
+            queue.mark(ref)
+
+
+def is_progress(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
+    """Is this only how far a child has come? Not where somebody asked for something: that is answered at once."""
+    if kind in {RESOURCE, "Pod"}:
+        return kind == "Pod"
+    generation = after["metadata"].get("generation")
+    return before is not None and generation is not None and before["metadata"].get("generation") == generation
 
 
 def settings_for(settings: kopf.OperatorSettings, namespace: str) -> None:

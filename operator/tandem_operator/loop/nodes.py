@@ -46,6 +46,6 @@ async def prepare_once(world: World, sharing: Sharing) -> str | None:
         if live is not None and (live["metadata"].get("labels") or {}).get(LABEL_MANAGED_BY) != MANAGED_BY:
             return f"{kind} {NAMESPACE}/{name} exists and is somebody else's: RDMA cards are not shared"
         wanted = stamped(manifest)
-        if live is None or not is_as_wanted(live, wanted):
+        if live is None or not is_as_wanted(live, wanted, {}):
             await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
     return None

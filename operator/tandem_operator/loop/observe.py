@@ -64,6 +64,15 @@ def parse(body: Object) -> DisaggregatedInference:
         return read({key: value for key, value in body.items() if key != "status"})
 
 
+def parse_known(world: World, ref: Ref, body: Object) -> DisaggregatedInference:
+    """The same, of a body that was parsed before: its version says whether it is the same one."""
+    version = f"{body['metadata']['uid']} {body['metadata']['resourceVersion']}"
+    known = world.parsed.get(ref)
+    if known is None or known[0] != version:
+        known = world.parsed[ref] = (version, parse(body))
+    return known[1]
+
+
 def observe(
     world: World, ref: Ref, body: Object, resource: DisaggregatedInference, now: datetime, *, shared: bool = True
 ) -> Seen:

@@ -47,6 +47,8 @@ class Queue:
 
     def mark_later(self, ref: Ref, delay_s: float) -> None:
         """Say that a key needs a pass after a delay; the sooner of two counts. Spread by a tenth, against herds."""
+        if ref in self._waiting:
+            return
         delay = delay_s * (1 + 0.1 * self._jitter())
         loop = asyncio.get_running_loop()
         timer = self._timers.get(ref)
@@ -61,6 +63,8 @@ class Queue:
         ref = await self._ready.get()
         self._waiting.discard(ref)
         self._running[ref] = time.monotonic()
+        if (timer := self._timers.pop(ref, None)) is not None:
+            timer.cancel()  # whatever it was set for, this pass sees it
         return ref
 
     def finish(self, ref: Ref, outcome: Outcome) -> None:

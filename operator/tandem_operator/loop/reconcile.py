@@ -16,7 +16,7 @@ from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
 from tandem_operator.edges.events import post
 from tandem_operator.edges.kinds import RESOURCE
 from tandem_operator.loop.carry_out import carry_out, standing
-from tandem_operator.loop.observe import Seen, observe, parse
+from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.status import decision_status, refused_status, status_of
@@ -71,7 +71,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
     moved = body is not seen.body or standing(plan, seen, world) != before
-    after = observe(world, ref, body, parse(body), now) if moved else seen
+    after = observe(world, ref, body, parse_known(world, ref, body), now) if moved else seen
     found = status_of(after, plan, outcome, now)
     await write_status(world, body, after.status, found, now)
     world.metrics.show_target(ref, plan.target)
@@ -82,7 +82,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
 def read_all(world: World, ref: Ref, body: Object, now: datetime) -> Seen | Stalled:
     """All facts, or why the resource cannot be carried out."""
     try:
-        resource = parse(body)
+        resource = parse_known(world, ref, body)
         if refused := refusals(resource.spec):
             return Stalled("NotSupported", "; ".join(refused))
         return observe(world, ref, body, resource, now)
@@ -156,4 +156,6 @@ def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
     world.carried.pop(ref, None)
     world.asked.pop(ref, None)
+    world.parsed.pop(ref, None)
+    world.stays.pop(ref, None)
     world.metrics.forget(ref)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import BadCatalogueError
 from tandem_operator.edges.errors import ApiError, NotFoundError
 from tandem_operator.edges.kinds import OPTIONAL
+from tandem_operator.loop.cache import key_of, ref_of
 from tandem_operator.loop.catalogue import load
 from tandem_operator.loop.handlers import WATCHED, selector_of
 
 if TYPE_CHECKING:
+    from tandem_operator.loop.cache import Key
+    from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
 
 log = logging.getLogger(__name__)
@@ -32,24 +36,30 @@ async def fill_cache(world: World) -> None:
     """List every watched kind into the cache, and mark all resources. Raises ApiError."""
     load_catalogue(world)
     for kind in WATCHED:
-        items, as_of = await list_kind(world, kind)
-        for ref in world.cache.replace(kind, items, as_of):
+        for ref in await take_kind(world, kind):
             world.queue.mark(ref)
     for ref, _ in world.cache.resources():
         world.queue.mark(ref)
 
 
-async def list_kind(world: World, kind: str) -> tuple[list[dict[str, Any]], int]:
-    """All objects of a kind, and the version that the list is of; an optional kind that is not served has none."""
+async def take_kind(world: World, kind: str) -> set[Ref]:
+    """List a kind into the cache; gives the resources that differed. An optional kind that is not served has none."""
+    cache, as_of = world.cache, 0
+    listed: set[Key] = set()
+    changed: set[Ref] = set()
     try:
-        found = await world.kube.listed(kind, world.settings.namespace or None, selector_of(kind))
+        async for items, version in world.kube.pages(kind, world.settings.namespace or None, selector_of(kind)):
+            as_of = version
+            listed |= {key_of(kind, item) for item in items}
+            changed |= {ref for item in items if cache.put(kind, item) and (ref := ref_of(kind, item)) is not None}
     except NotFoundError:
         if kind not in OPTIONAL:
             raise
         world.absent.add(kind)
-        return [], 0
-    world.absent.discard(kind)
-    return found
+        as_of = sys.maxsize  # with the API all its objects went
+    else:
+        world.absent.discard(kind)
+    return changed | cache.keep(kind, listed, as_of)
 
 
 async def resync(world: World) -> None:

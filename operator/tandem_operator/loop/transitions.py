@@ -24,7 +24,10 @@ BAD = frozenset({STALLED, SCALING_LIMITED})
 
 
 def events_between(old: Status, new: Status) -> Iterator[Event]:
-    """A new target, a new recommendation, and every condition that turned."""
+    """A new target, a new recommendation, and every condition that turned.
+
+    Of a resource that has come up Ready is said: that all else is well too, for the first time, is in its status.
+    """
     decision = new.decision
     # The first target is no turn: the status has it, and hundreds of resources may come up at once.
     if decision is not None and old.decision is not None and decision.target != old.decision.target:
@@ -38,6 +41,8 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
         if not turned or condition.status == "Unknown" or condition.type not in GOOD | BAD:
             continue
         if condition.type in BAD and condition.status == "False":
+            continue
+        if condition.type in GOOD - {READY} and condition.status == "True" and was == "Unknown":
             continue
         warning = condition.status == "False" if condition.type in GOOD else True
         yield Event(condition.reason, f"{condition.type}{condition.status}", condition.message, warning)

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.v1alpha1 import DisaggregatedInference
     from tandem_operator.edges.kube import Kube
-    from tandem_operator.loop.cache import Cache
+    from tandem_operator.loop.cache import Cache, Key
     from tandem_operator.loop.fleet import Fleet, Subject
     from tandem_operator.loop.metrics import Metrics
     from tandem_operator.loop.queue import Queue
@@ -39,5 +40,7 @@ class World:
     # Only to save work: a process that forgets them asks once more.
     keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there
     asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last
+    parsed: dict[Ref, tuple[str, DisaggregatedInference]] = field(default_factory=dict)  # by version, as last read
     subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read
+    stays: dict[Ref, dict[Key, object]] = field(default_factory=dict)  # children that no apply makes quite as wanted
     carried: dict[Ref, object] = field(default_factory=dict)  # what all steps were last found done for (carry_out)

@@ -63,7 +63,8 @@ class Fit:
 
     def shape_s(self, parts: Parts) -> float:
         """The cost before the level: the mean over the windows that the fit rests on."""
-        return sum(k * x for k, x in zip(self.factors, parts, strict=True))
+        (a, b, c), (x, y, z) = self.factors, parts
+        return a * x + b * y + c * z
 
     def doubt(self, parts: Parts) -> float:
         """One standard deviation of `seconds`, as a share of it; grows with the distance from what was seen."""
@@ -218,8 +219,8 @@ def without_spikes(points: Sequence[Point]) -> list[Point]:
     for i, point in enumerate(points):
         near = levels[max(i - NEIGHBOURS, 0) : i + NEIGHBOURS + 1]
         middle = median(near)
-        spread = max(1.4826 * median(abs(x - middle) for x in near), 2 * NOISE * middle)
-        if abs(levels[i] - middle) <= OUTLIER_MADS * spread:
+        off, least = abs(levels[i] - middle), 2 * NOISE * middle
+        if off <= OUTLIER_MADS * least or off <= OUTLIER_MADS * 1.4826 * median(abs(x - middle) for x in near):
             kept.append(point)
     return kept
 

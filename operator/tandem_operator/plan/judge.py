@@ -55,18 +55,29 @@ def judge_window(history: Sequence[Window], slo: Slo) -> Verdict:
         return Verdict(Answer.NO, "ArrivalsOutrunCompletions", behind)
     if seen.attainment is None and seen.ttft_ms is None:
         return Verdict(Answer.UNKNOWN, "NoSamples", "requests arrive, but none has a TTFT yet")
-    return judge_latencies(seen, slo)
-
-
-def judge_latencies(seen: Window, slo: Slo) -> Verdict:
-    """By attainment where it is known (it counts requests that miss either target), else by the percentiles."""
-    words = latency_words(seen, slo)
-    slow = [name for name, ms, target in latencies(seen, slo) if ms is not None and ms > target]
-    met = not slow if seen.attainment is None else seen.attainment * 100 >= slo.percentile
-    if met:
+    words, slow = latency_words(seen, slo), too_slow(seen, slo)
+    if in_time(seen, slo):
         return Verdict(Answer.YES, "WithinTargets", words)
     reasons = {0: "AttainmentBelowTarget", 1: f"{slow[0]}AboveTarget" if slow else "", 2: "BothAboveTargets"}
     return Verdict(Answer.NO, reasons[len(slow)], words)
+
+
+def is_missed(history: Sequence[Window], slo: Slo) -> bool:
+    """Does `judge_window` say no? Without its words, which are not read of a hundred windows."""
+    seen = history[-1]
+    if is_idle(seen):
+        return False
+    return bool(falls_behind(history)) or not ((seen.attainment is None and seen.ttft_ms is None) or in_time(seen, slo))
+
+
+def in_time(seen: Window, slo: Slo) -> bool:
+    """By attainment where it is known (it counts requests that miss either target), else by the percentiles."""
+    return not too_slow(seen, slo) if seen.attainment is None else seen.attainment * 100 >= slo.percentile
+
+
+def too_slow(seen: Window, slo: Slo) -> list[str]:
+    """The latencies that are known and above their targets."""
+    return [name for name, ms, target in latencies(seen, slo) if ms is not None and ms > target]
 
 
 def is_idle(seen: Window) -> bool:
@@ -140,7 +151,7 @@ def breach(history: Sequence[Window], slo: Slo, interval_s: int | None = None) -
     if verdict is None or verdict.answer is not Answer.NO:
         return None
     windows = 1
-    while windows < len(history) and judge_window(history[:-windows], slo).answer is Answer.NO:
+    while windows < len(history) and is_missed(history[:-windows], slo):
         windows += 1
     return Breach(windows, (history[-1].at - history[-windows].at).total_seconds(), verdict)
 

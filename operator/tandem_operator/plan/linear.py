@@ -28,11 +28,19 @@ def regress(prior: Vector, doubts: Vector, rows: Sequence[tuple[Vector, float, f
     all factors left free: a factor held at 0 is still tied to the others by what was seen.
     """
     size = len(prior)
-    full = [[sum(w * x[i] * x[j] for x, _, w in rows) for j in range(size)] for i in range(size)]
-    right = [sum(w * x[i] * y for x, y, w in rows) for i in range(size)]
+    full = [[0.0] * size for _ in range(size)]
+    right = [0.0] * size
+    for x, y, w in rows:
+        for i in range(size):
+            weighed = w * x[i]
+            right[i] += weighed * y
+            for j in range(i + 1):
+                full[i][j] += weighed * x[j]
     for i in range(size):
         full[i][i] += doubts[i] ** -2
         right[i] += prior[i] * doubts[i] ** -2
+        for j in range(i):
+            full[j][i] = full[i][j]
     covariance = invert(full)
     free, inverse = list(range(size)), covariance
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem_operator.plan.forecast import choose, filled, steps_of
@@ -16,7 +17,7 @@ from tandem_operator.plan.predict import Load
 from tandem_operator.plan.queueing import POISSON, SERVICE_CV2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tandem_operator.plan.facts import Window
 
@@ -123,24 +124,25 @@ def binned(loads: Sequence[Weighted], work: Callable[[Load], float], times: floa
     They are drawn together by what is chance (`times`: of so many independent figures), and those that then hardly
     differ are one.
     """
-    ranked = sorted((one for one in loads if one[0] > 0 and one[1].arrival_rate > 0), key=lambda one: work(one[1]))
-    if not ranked:
+    heavy = [(work(load), weight, load) for weight, load in loads if weight > 0 and load.arrival_rate > 0]
+    if not heavy:
         return ()
-    total = sum(weight for weight, _ in ranked)
-    mean = sum(weight * work(load) for weight, load in ranked) / total
-    kept = without_luck(ranked, work, mean, times)
+    heavy.sort(key=itemgetter(0))
+    total = sum(weight for _, weight, _ in heavy)
+    mean = sum(weight * value for value, weight, _ in heavy) / total
+    kept = without_luck(heavy, mean, times)
     bins: list[list[Weighted]] = []
     edges, below, first = iter(EDGES), 0.0, 0.0
     edge = next(edges)
-    for one in ranked:
-        middle, below = below + one[0] / 2, below + one[0]
-        is_next, now = middle > edge * total, mean + kept * (work(one[1]) - mean)
+    for value, weight, load in heavy:
+        middle, below = below + weight / 2, below + weight
+        is_next, now = middle > edge * total, mean + kept * (value - mean)
         while middle > edge * total and edge < 1:
             edge = next(edges)
         if not bins or (is_next and now > ALIKE * first):
             bins.append([])
             first = now
-        bins[-1].append(one)
+        bins[-1].append((weight, load))
     return tuple(drawn(part, work, mean, kept, total) for part in bins)
 
 
@@ -152,15 +154,15 @@ def drawn(part: Sequence[Weighted], work: Callable[[Load], float], mean: float, 
     return sum(weight for weight, _ in part) / total, replace(load, arrival_rate=rate, usual=min(mean / comes, 1.0))
 
 
-def without_luck(loads: Sequence[Weighted], work: Callable[[Load], float], mean: float, times: float) -> float:
+def without_luck(loads: Sequence[tuple[float, float, Load]], mean: float, times: float) -> float:
     """The share of the loads' deviations from their mean that is not chance, which the queues' formulas count already.
 
     The work of n requests varies by (Ca² + Cs²)/n of its square. What the windows vary by beyond that is the load's
-    own; deviations are scaled so that this is what they keep (Louis 1984).
+    own; deviations are scaled so that this is what they keep (Louis 1984). `loads`: work, weight and load.
     """
-    total = sum(weight for weight, _ in loads)
-    varies = sum(weight * (work(load) - mean) ** 2 for weight, load in loads) / total
-    chance = times * sum(weight * chance_of(load, work(load)) for weight, load in loads) / total
+    total = sum(weight for _, weight, _ in loads)
+    varies = sum(weight * (work - mean) ** 2 for work, weight, _ in loads) / total
+    chance = times * sum(weight * chance_of(load, work) for work, weight, load in loads) / total
     return sqrt(max(1 - chance / varies, 0.0)) if varies > 0 else 0.0
 
 
@@ -174,23 +176,26 @@ def chance_of(load: Load, work: float) -> float:
 
 def mean_of(loads: Sequence[Weighted]) -> Load:
     """The mean of weighted loads; lengths by request."""
-    total = sum(weight for weight, _ in loads)
-
-    def mean(name: str) -> float | None:
-        known = [(w, getattr(x, name)) for w, x in loads if getattr(x, name) is not None]
-        return sum(w * v for w, v in known) / sum(w for w, _ in known) if known else None
-
-    first = loads[0][1]
     return Load(
-        sum(w * x.arrival_rate for w, x in loads) / total,
-        mean("prompt_tokens") or 0.0,
-        mean("computed_tokens") or 0.0,
-        mean("output_tokens") or 0.0,
-        first.waiting_tokens,
-        mean("arrival_cv2"),
-        mean("prompt_cv2"),
-        mean("lasts_s"),
+        mean((w, x.arrival_rate) for w, x in loads) or 0.0,
+        mean((w, x.prompt_tokens) for w, x in loads) or 0.0,
+        mean((w, x.computed_tokens) for w, x in loads) or 0.0,
+        mean((w, x.output_tokens) for w, x in loads) or 0.0,
+        loads[0][1].waiting_tokens,
+        mean((w, x.arrival_cv2) for w, x in loads),
+        mean((w, x.prompt_cv2) for w, x in loads),
+        mean((w, x.lasts_s) for w, x in loads),
     )
+
+
+def mean(values: Iterable[tuple[float, float | None]]) -> float | None:
+    """The mean of those weighted values that are known; None where none is."""
+    total = weights = 0.0
+    for weight, value in values:
+        if value is not None:
+            total += weight * value
+            weights += weight
+    return total / weights if weights else None
 
 
 def demand_of(prompts: tuple[Weighted, ...], answers: tuple[Weighted, ...], now: Load) -> Demand:

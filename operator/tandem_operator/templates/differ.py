@@ -24,13 +24,31 @@ MEANT = frozenset(
 
 def has_all(live: Any, wanted: Any) -> bool:
     """Is every field of `wanted` in `live`? Lists must have the same length, their items likewise."""
+    return lacking(live, wanted) is None
+
+
+def lacking(live: Any, wanted: Any, path: str = "") -> str | None:
+    """The path of the first thing in which `live` is not what `wanted` asks for; None: it has all."""
     if isinstance(wanted, dict):
-        return isinstance(live, dict) and all(
-            has_all(live[key], value) if key in live else is_unset(key, value) for key, value in wanted.items()
-        )
+        return lacking_field(live, wanted, path) if isinstance(live, dict) else path
     if isinstance(wanted, list):
-        return isinstance(live, list) and len(live) == len(wanted) and all(map(has_all, live, wanted))
-    return bool(live == wanted) or is_same_amount(live, wanted)
+        if not isinstance(live, list) or len(live) != len(wanted):
+            return path
+        found = (lacking(*pair, f"{path}[{i}]") for i, pair in enumerate(zip(live, wanted, strict=True)))
+        return next((words for words in found if words is not None), None)
+    return None if bool(live == wanted) or is_same_amount(live, wanted) else path
+
+
+def lacking_field(live: dict[str, Any], wanted: dict[str, Any], path: str) -> str | None:
+    """The same of an object's fields."""
+    for key, value in wanted.items():
+        below = f"{path}.{key}".removeprefix(".")
+        if key not in live:
+            if not is_unset(key, value):
+                return below
+        elif (found := lacking(live[key], value, below)) is not None:
+            return found
+    return None
 
 
 def is_unset(key: str, value: Any) -> bool:

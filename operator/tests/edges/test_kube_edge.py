@@ -107,9 +107,9 @@ async def test_lists_come_in_pages(server, kube):
         (200, {"metadata": {"continue": "next", "resourceVersion": "9"}, "items": [{"n": 1}]}),
         (200, {"metadata": {"resourceVersion": "9"}, "items": [{"n": 2}]}),
     ]
-    assert await kube.listed("Pod", None, "a=b") == ([{"n": 1}, {"n": 2}], 9)
+    assert [page async for page in kube.pages("Pod", None, "a=b")] == [([{"n": 1}], 9), ([{"n": 2}], 9)]
     assert [s[1] for s in server.seen] == ["/api/v1/pods"] * 2
-    assert server.seen[1][2] == {"limit": "500", "labelSelector": "a=b", "continue": "next"}
+    assert server.seen[1][2] == {"limit": "250", "labelSelector": "a=b", "continue": "next"}
 
 
 async def test_nobody_listens(server, kube):

@@ -116,6 +116,33 @@ def test_no_facts_no_model():
     assert model_of(Facts(model={"layers": "x"})) is None
 
 
+@pytest.mark.parametrize(
+    ("counts", "routers", "expected"),
+    [
+        # A minute in bins of 5 s; expected: the counts' sample variance over their mean.
+        pytest.param([5] * 12, 1, 0.0, id="even"),
+        pytest.param([0, 10] * 6, 1, 25 * 12 / 11 / 5, id="bunches of ten"),
+        pytest.param([3, 7] * 6, 1, 4 * 12 / 11 / 5, id="less than Poisson"),
+        pytest.param([3, 7] * 6, 2, 1 + 2 * (4 * 12 / 11 / 5 - 1), id="two routers, each of which saw these"),
+        pytest.param([1, 0] * 6, 1, None, id="too few"),
+    ],
+)
+def test_how_unevenly_requests_arrive(counts, routers, expected):
+    lines = [
+        line("arrivals", routers * sum(counts) / 60),
+        line("arrival_squares", routers * sum(n * n for n in counts) / 60),
+        line("arrival_bin", 5),
+        line("routers", routers),
+    ]
+    found = window_of(facts(lines), SLO, NOW, 60).arrival_cv2
+    assert found == (expected if expected is None else pytest.approx(expected))
+
+
+def test_bins_too_long_for_the_window_tell_nothing():
+    lines = [line("arrivals", 5), line("arrival_squares", 30), line("arrival_bin", 5), line("routers", 1)]
+    assert window_of(facts(lines), SLO, NOW, 20).arrival_cv2 is None
+
+
 TWO_POOLS = [
     line("up", 3),
     line("prefill_busy", 0.5, role="prefill", pool="fast"),

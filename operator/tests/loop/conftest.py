@@ -120,12 +120,12 @@ class Api:
         assert kind != "Secret", "a Secret is never read"
         return copy.deepcopy(self.items.get((kind, namespace, name)))
 
-    async def listed(self, kind, namespace, selector=""):
+    async def pages(self, kind, namespace, selector=""):
         if kind in self.unserved:
             raise NotFoundError("NotFound", "no such kind")
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
-        return found, next(self.version)
+        yield found, next(self.version)
 
     async def patch_pod(self, pod, *, labels=None, annotations=None):
         key = ("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_operator.edges.errors import NotFoundError
 from tandem_operator.loop.cache import Cache, ref_of
-from tandem_operator.loop.handlers import take_event
+from tandem_operator.loop.handlers import SETTLE_S, take_event
 from tandem_operator.loop.refs import Ref
+from tandem_operator.loop.resync import take_kind
 
 REF = Ref("ns", "chat")
 
@@ -39,22 +47,82 @@ def test_a_deletion_that_comes_late_does_not_remove_the_new_object():
     assert len(cache.of(REF, "Pod")) == 1
 
 
-def test_a_list_puts_right_what_the_watch_missed():
+async def test_a_list_puts_right_what_the_watch_missed():
+    lists = [[pod(8, "changed"), pod(7, "missed-creation")]]
+    world = listing(lists, as_of=10)
+    for missed in (pod(5, "missed-deletion"), pod(5, "changed"), pod(20, "newer-than-the-list")):
+        world.cache.put("Pod", missed)
+    assert await take_kind(world, "Pod") == {REF}
+    names = ["changed", "missed-creation", "newer-than-the-list"]
+    assert [p["metadata"]["name"] for p in world.cache.of(REF, "Pod")] == names
+    lists[:] = [[pod(8, "changed")], [pod(7, "missed-creation"), pod(20, "newer-than-the-list")]]
+    assert await take_kind(world, "Pod") == set(), "two pages of the same"
+
+
+async def test_an_api_that_is_gone_takes_its_objects_along():
+    world = listing(NotFoundError("NotFound", "no such kind"))
+    world.cache.put("PodMonitor", pod(5))
+    with pytest.raises(NotFoundError):
+        await take_kind(world, "Pod")
+    assert await take_kind(world, "PodMonitor") == {REF}
+    assert world.cache.all("PodMonitor") == []
+    assert world.absent == {"PodMonitor"}
+
+
+def listing(lists, as_of=0):
+    """A world whose API server answers a list with these pages, or raises."""
+
+    class Kube:
+        async def pages(self, *_):
+            if isinstance(lists, Exception):
+                raise lists
+            for items in lists:
+                yield items, as_of
+
+    return SimpleNamespace(cache=Cache(), kube=Kube(), absent=set(), settings=SimpleNamespace(namespace=""))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kept"),
+    [
+        pytest.param("spec", {"containers": [{"name": "worker"}]}, None, id="a pod's spec is in its Deployment"),
+        pytest.param(
+            "status",
+            {"phase": "Running", "hostIP": "1.2.3.4", "conditions": [{"type": "Ready", "status": "True"}]},
+            {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+            id="of a status what passes read",
+        ),
+    ],
+)
+def test_pods_are_kept_small(field, value, kept):
     cache = Cache()
-    cache.put("Pod", pod(5, "missed-deletion"))
-    cache.put("Pod", pod(5, "changed"))
-    cache.put("Pod", pod(20, "newer-than-the-list"))
-    changed = cache.replace("Pod", [pod(8, "changed"), pod(7, "missed-creation")], as_of=10)
-    assert changed == {REF}
-    assert [p["metadata"]["name"] for p in cache.of(REF, "Pod")] == [
-        "changed",
-        "missed-creation",
-        "newer-than-the-list",
-    ]
-    assert (
-        cache.replace("Pod", [pod(8, "changed"), pod(7, "missed-creation"), pod(20, "newer-than-the-list")], 21)
-        == set()
-    )
+    cache.put("Pod", {**pod(5), field: value})
+    assert cache.of(REF, "Pod")[0].get(field) == kept
+
+
+PARTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 1.5]) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(st.text("ab", max_size=2), PARTS, max_size=3), max_size=5))
+def test_what_is_shared_is_still_the_same(specs):
+    cache = Cache()
+    for number, spec in enumerate(specs):
+        cache.put("Deployment", {**pod(5, f"d{number}"), "spec": spec})
+    found = [cache.find("Deployment", "ns", f"d{number}")["spec"] for number in range(len(specs))]
+    assert list(map(repr, found)) == list(map(repr, specs)), "True is not 1, and 1 is not 1.0"
+
+
+def test_equal_parts_are_kept_once():
+    cache = Cache()
+    for name in ("a", "b"):
+        cache.put("Deployment", {**pod(5, name), "spec": {"template": {"probe": {"port": 8000}}, "replicas": 1}})
+    one, other = (cache.find("Deployment", "ns", name) for name in ("a", "b"))
+    assert one["spec"] is other["spec"]
+    assert one["metadata"]["labels"] is other["metadata"]["labels"]
 
 
 def test_a_label_that_moves_takes_the_object_along():
@@ -72,13 +140,39 @@ def test_whose_an_object_is():
     assert ref_of("DisaggregatedInference", pod(1, "mine")) == Ref("ns", "mine")
 
 
-def test_only_news_wakes():
-    class Marks(list):
-        mark = list.append
+class Marks(list):
+    """Who is marked, and when."""
 
+    def mark(self, ref):
+        self.append((ref, "now"))
+
+    def mark_later(self, ref, seconds):
+        self.append((ref, seconds))
+
+
+def child(version, generation=None):
+    found = pod(version)
+    found["metadata"] |= {"generation": generation} if generation else {}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "events", "wakes"),
+    [
+        pytest.param("Pod", [("ADDED", pod(5)), ("MODIFIED", pod(5))], [SETTLE_S], id="only news, once settled"),
+        pytest.param("Pod", [("ADDED", pod(5)), ("DELETED", pod(6))], [SETTLE_S, "now"], id="a pod goes"),
+        pytest.param("Pod", [("ADDED", pod(5, resource=None))], [], id="nobody's"),
+        pytest.param("Service", [("ADDED", child(5)), ("MODIFIED", child(6))], ["now", "now"], id="no generation"),
+        pytest.param(
+            "Deployment",
+            [("ADDED", child(5, 1)), ("MODIFIED", child(6, 1)), ("MODIFIED", child(7, 2))],
+            ["now", SETTLE_S, "now"],
+            id="a status moves, a spec is edited",
+        ),
+    ],
+)
+def test_what_wakes_and_when(kind, events, wakes):
     cache, queue = Cache(), Marks()
-    take_event("Pod", {"type": "ADDED", "object": pod(5)}, cache, queue)
-    take_event("Pod", {"type": "MODIFIED", "object": pod(5)}, cache, queue)
-    take_event("Pod", {"type": "ADDED", "object": pod(5, resource=None)}, cache, queue)
-    take_event("Pod", {"type": "DELETED", "object": pod(6)}, cache, queue)
-    assert queue == [REF, REF]
+    for what, item in events:
+        take_event(kind, {"type": what, "object": item}, cache, queue)
+    assert queue == [(REF, when) for when in wakes]

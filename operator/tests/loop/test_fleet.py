@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -102,6 +103,57 @@ async def test_nobody_to_ask_for_asks_nothing():
     source = Source(all_up())
     assert await Fleet(source, 60).observe([], NOW) == []
     assert source.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "judged"),
+    [
+        pytest.param(0.0, [0, 1, 2, 3, 4, 5, 8, 16, 18, 19, 20, 21, 22, 24, 32], id="idle: when time may decide"),
+        pytest.param(1.0, list(range(HISTORY)), id="the same load: until all windows say it"),
+    ],
+)
+async def test_the_same_again_is_judged_where_a_judgement_may_differ(arrivals, judged):
+    fleet = Fleet(Source({("ns", "slow"): facts(arrivals=arrivals)}), 60)
+    subject = Subject(SLOW.ref, SLO, 15, down_window_s=300)
+    news = [await fleet.observe([subject], NOW + timedelta(seconds=15 * i)) for i in range(HISTORY + 10)]
+    assert [i for i, found in enumerate(news) if found] == judged
+    look = fleet.look(SLOW.ref)
+    assert look.number == HISTORY + 10
+    assert look.history[-1].at == NOW + timedelta(seconds=15 * (HISTORY + 9)), "seen, though not judged"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        pytest.param(lambda source: setattr(source, "reading", {("ns", "fast"): facts(arrivals=2.0)}), id="traffic"),
+        pytest.param(lambda source: setattr(source, "reading", PrometheusError("Unreachable", "")), id="an outage"),
+        pytest.param(lambda source: setattr(source, "reading", {}), id="targets gone"),
+    ],
+)
+async def test_what_interrupts_idleness_is_news_and_so_is_its_end(meanwhile):
+    idle = {("ns", "fast"): facts(arrivals=0.0)}
+    source = Source(idle)
+    fleet = Fleet(source, 60)
+    for i in range(7):
+        await fleet.observe([FAST], NOW + timedelta(seconds=5 * i))
+    meanwhile(source)
+    assert await fleet.observe([FAST], NOW + timedelta(seconds=35)) == [FAST.ref]
+    assert fleet.look(FAST.ref).metrics.reason != "NoTraffic"
+    source.reading = idle
+    assert await fleet.observe([FAST], NOW + timedelta(seconds=40)) == [FAST.ref]
+    assert fleet.look(FAST.ref).metrics.reason == "NoTraffic"
+
+
+async def test_another_target_reads_the_same_figures_anew():
+    source = Source({("ns", "fast"): facts(arrivals=0.0)})
+    fleet = Fleet(source, 60)
+    await fleet.observe([FAST], NOW)
+    source.reading = {("ns", "fast"): facts(arrivals=0.0)}
+    await fleet.observe([FAST], NOW + timedelta(seconds=5))
+    first, second = fleet.look(FAST.ref).history
+    assert first.prefill is second.prefill, "kept once"
+    await fleet.observe([replace(FAST, slo=Slo(100, 10, 50))], NOW + timedelta(seconds=10))
+    assert fleet.look(FAST.ref).history[-1].prefill is not first.prefill
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,35 @@ async def test_drift_is_repaired(api, start, spoil):
     assert api.state() == before
 
 
+async def test_what_others_add_is_applied_over_once_and_said_once(api, start, monkeypatch, caplog):
+    """A webhook puts a container into every Deployment, as a mesh does; then somebody edits one, which is drift."""
+    keep = api.store
+
+    def with_sidecar(kind, item):
+        found = item["spec"]["template"]["spec"]["containers"] if kind == "Deployment" else []
+        if found and found[-1]["name"] != "proxy":
+            found.append({"name": "proxy"})
+        return keep(kind, item)
+
+    monkeypatch.setattr(api, "store", with_sidecar)
+    world = await start()
+    with caplog.at_level("WARNING"):
+        await converge(api, world)
+        before = len(api.writes)
+        for _ in range(3):
+            world.carried.clear()
+            await reconcile(world, REF)
+        assert len(api.writes) == before
+        api.find("Deployment", "chat-decode")["spec"]["replicas"] = 0
+        keep("Deployment", api.find("Deployment", "chat-decode"))
+        await fill_cache(world)
+        await converge(api, world)
+    assert replicas(api)["chat-decode"] == 2
+    said = [r.getMessage() for r in caplog.records if "has a say" in r.getMessage()]
+    assert len(said) == 3, "once a Deployment"
+    assert "spec.template.spec.containers" in said[0]
+
+
 async def test_what_is_unset_is_taken_away_again(api, start, edit):
     world = await start()
     await converge(api, world)

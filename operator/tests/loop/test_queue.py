@@ -45,6 +45,28 @@ async def test_waiting_comes_back_and_the_sooner_time_counts():
     assert await asyncio.wait_for(queue.take(), 5) == A
 
 
+@pytest.mark.parametrize("first", ["waiting", "taken"])
+async def test_a_pass_that_comes_or_has_begun_answers_for_what_was_to_come_later(first):
+    queue = Queue(lambda: 0.0)
+    if first == "waiting":
+        queue.mark(A)
+    queue.mark_later(A, 0.01)
+    queue.mark(A)
+    await queue.take()
+    queue.finish(A, Done())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.1)
+
+
+async def test_what_settles_during_a_pass_gets_one_more():
+    queue = Queue(lambda: 0.0)
+    queue.mark(A)
+    await queue.take()
+    queue.mark_later(A, 0.01)
+    queue.finish(A, Done())
+    assert await asyncio.wait_for(queue.take(), 5) == A
+
+
 async def test_a_worker_outlives_a_pass_that_raises_or_hangs():
     queue, seen = Queue(lambda: 0.0), []
     done = asyncio.Event()

@@ -55,7 +55,7 @@ def test_bins_keep_the_requests_and_their_work(found):
 )
 def test_what_is_chance_is_no_load(came, spread):
     mean = sum(rate * rate for rate in came) / sum(came)
-    share = without_luck(weighted(came), prompt_work, mean * 600, 1.0)
+    share = without_luck([(prompt_work(load), rate, load) for rate, load in weighted(came)], mean * 600, 1.0)
     assert share * (max(came) - min(came)) / 2 == pytest.approx(spread, abs=0.7)
 
 

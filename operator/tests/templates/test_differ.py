@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem_operator.templates.differ import has_all
+from tandem_operator.templates.differ import has_all, lacking
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,17 @@ def test_has_all(live, wanted, same):
 )
 def test_a_zero_value_that_is_not_there(key, zero, same):
     assert has_all({}, {key: zero}) is same
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "path"),
+    [
+        ({"spec": {"a": [{"b": 1}]}}, {"spec": {"a": [{"b": 2}]}}, "spec.a[0].b"),
+        ({"spec": {"a": [1, 2]}}, {"spec": {"a": [1]}}, "spec.a"),
+        ({"spec": {}}, {"spec": {"a": {"b": 1}}}, "spec.a"),
+        ({"spec": 1}, {"spec": {"a": 1}}, "spec"),
+        ({"spec": {"a": 1, "b": 2}}, {"spec": {"a": 1}}, None),
+    ],
+)
+def test_the_first_difference_has_a_path(live, wanted, path):
+    assert lacking(live, wanted) == path

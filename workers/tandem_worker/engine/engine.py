@@ -13,6 +13,7 @@ import torch
 from tandem_worker.engine.checks import check_request
 from tandem_worker.engine.events import KvEvents
 from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_grammar
+from tandem_worker.engine.lending import Lending
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.request import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tandem_worker.engine.grammar import Grammars
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineStats, Story
     from tandem_worker.engine.scheduler import StepPlan
@@ -78,6 +80,7 @@ class Engine:
         self._runner = Runner(model, self._store, settings, draft)
         self._store.on_clear = self._runner.clear_elsewhere
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
+        self._lending = Lending(self._pool, self._store, self._lock)
         self._cancelled: set[SequenceState] = set()
         self._age = 0
         self._stopping = False
@@ -197,6 +200,11 @@ class Engine:
     def memory(self) -> memoryview:
         """All KV pages, for a transfer backend that must know them beforehand."""
         return self._store.raw
+
+    @property
+    def memory_file(self) -> MemoryFile | None:
+        """What it lies in, with `shared_memory`."""
+        return self._store.file
 
     def open_pages(self, id: str, first_page: int, count: int) -> list[memoryview]:
         """The memory of reserved pages, to be filled with [n, layers, 2, page_tokens, kv_heads, head_dim] as it lies.
@@ -384,7 +392,7 @@ class Engine:
                 self._tell(one, one.sink.on_done)
 
     def _push(self, one: SequenceState, *, prompt_done: bool) -> None:
-        self._tell(one, lambda: self._runner.push(one, prompt_done=prompt_done))
+        self._tell(one, lambda: self._runner.push(one, self._lending.lend, prompt_done=prompt_done))
 
     def _emit(self, tokens: list[tuple[SequenceState, Token]]) -> None:
         for one, token in tokens:

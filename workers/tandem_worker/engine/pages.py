@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ def page_chain(tokens: Sequence[int], page_tokens: int) -> tuple[Digest, ...]:
 class PagePool:
     """A fixed number of pages. Each is free, cached (nobody's, but findable), held (1 or more owners) or quarantined.
 
+    One that is lent besides, to somebody who reads it, is neither free nor dropped from the cache before it is back.
     Not thread-safe: its owner holds a lock.
     """
 
@@ -60,6 +61,7 @@ class PagePool:
         self._digest_of: dict[int, Digest] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without an owner, least recently used first
         self._quarantine: dict[str, tuple[int, ...]] = {}
+        self._lent: Counter[int] = Counter()
 
     @property
     def free_pages(self) -> int:
@@ -70,6 +72,11 @@ class PagePool:
     def quarantined_pages(self) -> int:
         """Pages that are kept away from everybody."""
         return sum(len(pages) for pages in self._quarantine.values())
+
+    @property
+    def lent_pages(self) -> int:
+        """Pages that somebody reads, or may read."""
+        return len(self._lent)
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
@@ -105,12 +112,33 @@ class PagePool:
             if self._owners[page] < 1:
                 raise AssertionError(f"page {page} was given back by somebody who does not own it")
             self._owners[page] -= 1
-            if self._owners[page]:
-                continue
-            if page in self._digest_of:
-                self._idle[page] = None
-            else:
-                self._free.append(page)
+            self._settle(page)
+
+    def lend(self, pages: Iterable[int]) -> None:
+        """Held pages are read by somebody until he gives them back, whoever owns them then."""
+        for page in pages:
+            if self._owners[page] < 1:
+                raise AssertionError(f"page {page} is nobody's, and cannot be lent")
+            self._lent[page] += 1
+
+    def take_back(self, pages: Iterable[int]) -> None:
+        """End one loan of each page."""
+        for page in reversed(tuple(pages)):
+            if not self._lent[page]:
+                raise AssertionError(f"page {page} was not lent")
+            self._lent[page] -= 1
+            if not self._lent[page]:
+                del self._lent[page]
+            self._settle(page)
+
+    def _settle(self, page: int) -> None:
+        """Cached or free, if nobody holds or reads it any more."""
+        if self._owners[page] or page in self._lent:
+            return
+        if page in self._digest_of:
+            self._idle[page] = None
+        else:
+            self._free.append(page)
 
     def remember(self, chain: Sequence[Digest], pages: Sequence[int]) -> set[Digest]:
         """Make held pages findable by their digests; a digest that is already known keeps its first page. New ones."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from tandem_worker.engine.lending import Loan
 
 STOP = "stop"
 LENGTH = "length"
@@ -120,6 +120,7 @@ class EngineSettings:
     speculate: int = 0  # tokens to guess ahead; 0: none
     tensor_parallel: int = 1  # ranks, each a process
     weights: str = ""  # "int8", or as `dtype` says
+    shared_memory: bool = False  # pages lie where other processes of the machine may be shown them
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,8 @@ class PrefillSink(Protocol):
     def on_head(self) -> None:
         """The request reached the head of the prefill queue; it is not computed before `admit_prefill`."""
 
-    def on_chunk(self, first_page: int, pages: Tensor) -> None:
-        """Finished pages, [n, layers, 2, page_tokens, kv_heads, head_dim]: a contiguous CPU copy, the callee's own.
+    def on_chunk(self, first_page: int, pages: Loan) -> None:
+        """Finished pages, lent: the callee ends the loan once nobody reads them any more.
 
         The prompt's last page may be partly filled; its remaining rows are undefined.
         """

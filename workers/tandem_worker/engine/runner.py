@@ -14,11 +14,12 @@ from tandem_worker.engine.sequence import accept
 from tandem_worker.engine.speculation import PromptLookup, Speculation, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from tandem_worker.engine.decoder import Batch
+    from tandem_worker.engine.lending import Loan
     from tandem_worker.engine.model import LoadedModel
     from tandem_worker.engine.request import EngineSettings, Token
     from tandem_worker.engine.sampler import Picked
@@ -130,15 +131,15 @@ class Runner:
         self.work.prefill_busy_s += time.perf_counter() - start
         return tokens
 
-    def push(self, one: SequenceState, *, prompt_done: bool) -> None:
-        """Hand a prefill half's finished pages to its sink, at most a chunk's worth a call."""
+    def push(self, one: SequenceState, lend: Callable[[Sequence[int]], Loan], *, prompt_done: bool) -> None:
+        """Lend a prefill half's finished pages to its sink, at most a chunk's worth a call."""
         if one.sink is None:
             return
         done = len(one.pages) if prompt_done else one.computed // self._settings.page_tokens
         at_once = max(1, self._settings.chunk_tokens // self._settings.page_tokens)
         for first in range(one.sent, done, at_once):
             pages = one.pages[first : min(first + at_once, done)]
-            one.sink.on_chunk(first, self._store.read(pages))
+            one.sink.on_chunk(first, lend(pages))
         one.sent = max(one.sent, done)
 
     def _accept(self, one: SequenceState, picked: Picked) -> Token:

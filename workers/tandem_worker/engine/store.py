@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem_worker.engine.lending import runs
+from tandem_worker.engine.memory import MemoryFile, memory_file
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 
 if TYPE_CHECKING:
@@ -46,9 +48,13 @@ class KvStore:
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
-        self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
+        self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
+        if self.file is None:
+            self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
+        else:
+            self.tensor = torch.frombuffer(self.file.map, dtype=dtype).view(self.pages, *self.page_shape)
         self.on_clear: Callable[[Sequence[int]], None] = lambda _pages: None  # other ranks have such pages too
-        self._page_bytes = page_bytes
+        self.page_bytes = page_bytes
         # numpy has no bfloat16: the same memory, seen as bytes.
         self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
 
@@ -59,13 +65,7 @@ class KvStore:
 
     def memory(self, pages: Sequence[int]) -> list[memoryview]:
         """The pages' bytes themselves, in their order; neighbours are one piece."""
-        runs: list[list[int]] = []
-        for page in pages:
-            if runs and runs[-1][1] == page:
-                runs[-1][1] = page + 1
-            else:
-                runs.append([page, page + 1])
-        return [self.raw[start * self._page_bytes : end * self._page_bytes] for start, end in runs]
+        return runs(self.raw, self.page_bytes, pages)
 
     def blank(self, page: int, rows: int) -> None:
         """Zero what lies behind the first `rows` rows: what a sender left behind its prompt may be anything."""
@@ -78,3 +78,11 @@ class KvStore:
             with torch.inference_mode():
                 self.tensor[torch.tensor(pages)] = 0
             self.on_clear(pages)
+
+
+def make_file(size: int) -> MemoryFile:
+    """The pages' memory, for other processes too. Raises ModelLoadError."""
+    try:
+        return memory_file(size)
+    except OSError as error:
+        raise ModelLoadError(f"no memory file of {size} B for the KV pages: {error}; use another backend") from error

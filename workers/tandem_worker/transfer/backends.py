@@ -31,16 +31,16 @@ def check_backend(name: str) -> str:
     return name
 
 
-def make_backend(name: str, directory: Path, frame_bytes: int, host: str) -> Backend:
+def make_backend(name: str, directory: Path, host: str) -> Backend:
     """`directory`: where workers of one machine meet; `host`: this worker's own address. Raises BackendError."""
     match check_backend(name):
         case Shm.name:
             try:
-                return Shm(directory, frame_bytes)
+                return Shm(directory)
             except OSError as error:
                 raise BackendError(f"--transfer-backend {name}: no socket in {directory}: {error}") from error
         case Nixl.name:
-            return Nixl(frame_bytes)
+            return Nixl()
         case Mooncake.name:
-            return Mooncake(frame_bytes, host)
+            return Mooncake(host)
     return Tcp()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-    from torch import Tensor
-
-    from tandem_worker.transfer.slots import Flying
-    from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Lend, Message
+    from tandem_worker.engine.lending import Loan
+    from tandem_worker.engine.memory import MemoryFile
+    from tandem_worker.transfer.ends import Flying
+    from tandem_worker.transfer.wire import AnyMessage, Chunk, Generation, Hello, Lend, Message, Span
 
 
 class Fence(StrEnum):
@@ -45,14 +45,17 @@ class Channel(Protocol):
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """A small message, ahead of all waiting pages."""
 
-    def push(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
-        """A frame of pages: behind every small message, in turn with the frames of other transfers."""
+    def push(self, generation: Generation, chunk: Chunk, body: Loan) -> None:
+        """A frame of pages: behind every small message, in turn with the frames of other transfers.
+
+        The loan ends once the peer has taken it, it is dropped, or the connection is gone.
+        """
 
     def finish(self, generation: Generation, message: Message) -> None:
         """A transfer's last word, behind its pages; `Owner.on_sent` follows once the peer has taken them all."""
 
     def drop(self, generation: Generation) -> None:
-        """Forget this generation's waiting pages; what has been handed to the kernel still arrives."""
+        """Forget this generation's waiting pages; what has been handed over or named still arrives."""
 
     def abort(self, reason: str) -> None:
         """End the connection at once and for good; its owner hears of it, perhaps later."""
@@ -120,11 +123,8 @@ class Transfer(Protocol):
     page_bytes: int
     frame_bytes: int  # no frame is longer, and none is taken that is
 
-    def push(self, channel: Channel, generation: Generation, first_page: int, pages: Tensor) -> int:
-        """Send finished pages; twice is harmless. Returns bytes.
-
-        pages: [n, layers, 2, page_tokens, kv_heads, head_dim], contiguous, the callee's own from now on.
-        """
+    def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
+        """Send finished pages, and end their loan afterwards; twice is harmless. Returns bytes."""
 
 
 class BackendError(Exception):
@@ -136,24 +136,23 @@ class LaneError(Exception):
 
 
 class Lane(Protocol):
-    """One end of how the pages of one connection travel beside it: the writer's (room, put, free) or the reader's."""
+    """One end of how the pages of one connection travel beside it: the writer's (spans, under_way) or the reader's.
+
+    A frame is fetched after the message that names it, in the writer's own pages: the writer lends them until `taken`.
+    """
 
     name: str
     fence: Fence
-    ordered: bool  # is a frame there when the message that names it is?
     flying: Flying  # fetches under way
 
-    def room(self) -> bool:
-        """Is there a place for one more frame?"""
+    def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
+        """Where a frame lies in what was lent; none where it does not lie there: its bytes go over the connection."""
 
-    def put(self, body: memoryview) -> int:
-        """Bring a frame to where the reader finds it; its place. Only with `room`."""
+    def under_way(self, frames: bool) -> None:
+        """Are frames named and not taken? Told whenever that may have changed."""
 
-    def free(self, at: int, size: int) -> None:
-        """The reader has taken what lies there. Raises WireError where nothing like it does."""
-
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
-        """Bring a frame that came to where it belongs; None: it is there. The future may fail with LaneError.
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """Bring a frame to where it belongs; None: it is there. The future may fail with LaneError.
 
         Raises WireError for a place outside of what was lent, LaneError where the library refuses.
         """
@@ -171,8 +170,8 @@ class Backend(Protocol):
     name: str
     fence: Fence
 
-    def open(self, memory: memoryview) -> None:
-        """The worker's KV pages, before the first connection. Raises BackendError."""
+    def open(self, memory: memoryview, file: MemoryFile | None) -> None:
+        """The worker's KV pages, and the file that they lie in; before the first connection. Raises BackendError."""
 
     def lend(self) -> tuple[Lane, Lend] | None:
         """Prefill worker, new connection: its end of a lane, and what the peer needs for the other; None: no lane."""

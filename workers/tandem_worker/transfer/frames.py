@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tandem_worker.transfer.wire import Chunk
+from tandem_worker.transfer.wire import MAX_SPANS, Chunk
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.lending import Loan
     from tandem_worker.transfer.base import Channel
     from tandem_worker.transfer.handshake import Identity
     from tandem_worker.transfer.wire import Generation
@@ -23,15 +24,13 @@ class Frames:
     def __init__(self, identity: Identity) -> None:
         shape = (identity.layers, 2, identity.page_tokens, identity.kv_heads, identity.head_dim)
         self.page_bytes = torch.Size(shape).numel() * DTYPES[identity.dtype].itemsize
-        self._frame_pages = max(1, FRAME_BYTES // self.page_bytes)
+        self._frame_pages = min(max(1, FRAME_BYTES // self.page_bytes), MAX_SPANS)
         self.frame_bytes = self._frame_pages * self.page_bytes
 
-    def push(self, channel: Channel, generation: Generation, first_page: int, pages: torch.Tensor) -> int:
+    def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
         """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
-        # numpy has no bfloat16: the same memory, seen as bytes.
-        raw: memoryview = pages.contiguous().reshape(-1).view(torch.uint8).numpy().data
-        for start in range(0, pages.shape[0], self._frame_pages):
-            count = min(self._frame_pages, pages.shape[0] - start)
-            part = raw[start * self.page_bytes : (start + count) * self.page_bytes]
-            channel.push(generation, Chunk(generation=generation, first_page=first_page + start, pages=count), part)
-        return raw.nbytes
+        size = pages.size
+        for part in pages.split(self._frame_pages):
+            channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=len(part.pages)), part)
+            first_page += len(part.pages)
+        return size

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tandem_worker.transfer.base import LaneError
-from tandem_worker.transfer.wire import BESIDE, Chunk, Taken
+from tandem_worker.transfer.wire import Chunk, Taken
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Channel, Owner
@@ -24,7 +24,7 @@ class Incoming:
 
     def hear(self, chunk: Chunk, *, placed: bool) -> None:
         """A chunk came; `placed`: its bytes too, to their place. Raises WireError for a place that was not lent."""
-        if chunk.at == BESIDE:
+        if not chunk.at:
             self._lanes.heard_here()
             self._take(chunk, placed=placed)
         elif (pieces := self._owner.place(self._channel, chunk)) is None:
@@ -52,4 +52,5 @@ class Incoming:
     def _take(self, chunk: Chunk, *, placed: bool) -> None:
         if placed:
             self._owner.landed(self._channel, chunk)
-        self._channel.send(Taken(generation=chunk.generation, size=chunk.pages * self._page_bytes, at=chunk.at))
+        size = chunk.pages * self._page_bytes
+        self._channel.send(Taken(generation=chunk.generation, first_page=chunk.first_page, size=size))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tandem_worker.transfer.base import LaneError
-from tandem_worker.transfer.wire import BESIDE, Borrowed, Lend, Message, Taken, WireError
+from tandem_worker.transfer.wire import Borrowed, Lend, Message, Span, WireError
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Backend, Lane, Meter
@@ -59,24 +59,16 @@ class Lanes:
         if not self._counted:
             self._count_as("tcp")
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
         """Bring pages to where they belong: see Lane. Raises WireError for a place that was not agreed on."""
         if self.lane is None:
             raise WireError("pages beside a connection that has no such place")
-        return self.lane.fetch(at, pieces)
+        return self.lane.fetch(spans, pieces)
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """After the connection's end: `call` once nothing comes in by the lane, unless nothing does already."""
         if self.lane is not None:
             self.lane.flying.at_end(call)
-
-    def free(self, message: Taken) -> None:
-        """The reader has taken a frame. Raises WireError for a place that was never lent."""
-        if message.at == BESIDE:
-            return
-        if self.lane is None:
-            raise WireError("pages were taken from a place that was never lent")
-        self.lane.free(message.at, message.size)
 
     def close(self) -> None:
         """The connection is gone."""

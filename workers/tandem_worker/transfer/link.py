@@ -18,7 +18,6 @@ from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
 from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.wire import (
-    BESIDE,
     MAX_HEADER,
     AnyMessage,
     Borrowed,
@@ -37,6 +36,7 @@ from tandem_worker.transfer.wire import (
 )
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.lending import Loan
     from tandem_worker.transfer.base import Backend, Meter, Owner
 
 
@@ -147,7 +147,7 @@ class Link(asyncio.BufferedProtocol):
         self._urgent.append((frame_head(encode(message), len(body)), body))
         self._pump()
 
-    def push(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
+    def push(self, generation: Generation, chunk: Chunk, body: Loan) -> None:
         """A frame of pages, behind every small message."""
         self._outbox.add(generation, chunk, body)
         self._pump()
@@ -236,19 +236,14 @@ class Link(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         while not self._paused and self._urgent:
-            self._write(transport, *self._urgent.popleft())
+            head, body = self._urgent.popleft()
+            self._write(transport, head, (body,) if len(body) else ())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
             self._leave(way if item.body is not None else transport, item)
-            if self._lanes.lane is not None:  # the peer hears of this one before the next is copied
-                self._loop.call_soon(self._pump)
-                break
         self._tell_settled()
 
     def _way(self) -> asyncio.Transport | None:
         """The connection whose turn it is among those that have room. None: no frame may leave now."""
-        lane = self._lanes.lane
-        if lane is not None:
-            return self._transport if not self._paused and lane.room() else None
         open_ones = [link for link in (self, *self._others) if link.alive and not link.paused]
         if not open_ones:
             return None
@@ -256,21 +251,23 @@ class Link(asyncio.BufferedProtocol):
         return open_ones[self._turn % len(open_ones)].transport
 
     def _leave(self, way: asyncio.Transport, item: Item) -> None:
-        message, body = item.message, item.body
-        if body is not None:
+        message, pieces, lane = item.message, [], self._lanes.lane
+        if item.body is not None:
             self._rate.sent(self._loop.time())
-            if self._lanes.lane is not None:
-                message, body = msgspec.structs.replace(message, at=self._lanes.lane.put(body)), None
-        self._write(way, frame_head(encode(message), len(body or b"")), body or b"")
+            pieces = item.body.pieces
+            if lane is not None and (spans := lane.spans(pieces)):
+                message, pieces = msgspec.structs.replace(message, at=spans), []
+                lane.under_way(True)
+        self._write(way, frame_head(encode(message), sum(map(len, pieces))), pieces)
 
     def _tell_settled(self) -> None:
         for generation in self._outbox.settled():
             self._owner.on_sent(self, generation)
 
     @staticmethod
-    def _write(transport: asyncio.Transport, head: bytes, body: bytes | memoryview) -> None:
-        if len(body):
-            transport.writelines((head, body))
+    def _write(transport: asyncio.Transport, head: bytes, pieces: Sequence[bytes | memoryview]) -> None:
+        if pieces:
+            transport.writelines((head, *pieces))
         else:
             transport.write(head)
 
@@ -282,7 +279,8 @@ class Link(asyncio.BufferedProtocol):
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
             size = message.pages * self._terms.page_bytes
-            fits = size <= self._terms.frame_bytes and body_bytes == (size if message.at == BESIDE else 0)
+            beside = message.size_beside
+            fits = size <= self._terms.frame_bytes and (body_bytes, beside) in ((size, 0), (0, size))
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         else:
@@ -316,15 +314,15 @@ class Link(asyncio.BufferedProtocol):
         self._order()
 
     def _order(self) -> None:
-        """Do pages keep their order with the words on this connection?"""
-        lane = self._lanes.lane
-        self._outbox.ordered = lane.ordered if lane is not None else not self._others
+        """Is a frame there when a word behind it is?"""
+        self._outbox.ordered = self._lanes.lane is None and not self._others
 
     def _hear_taken(self, message: Taken) -> None:
         self._untaken_s = 0.0
-        if not self._outbox.taken(message.generation, message.size):
-            raise WireError(f"{message.size} B were taken of a transfer that has not so many under way")
-        self._lanes.free(message)
+        if not self._outbox.taken(message.generation, message.first_page, message.size):
+            raise WireError(f"{message.size} B from page {message.first_page} on were taken, and are not under way")
+        if self._lanes.lane is not None:
+            self._lanes.lane.under_way(self._outbox.flying > 0)
         if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
             self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
         self._pump()

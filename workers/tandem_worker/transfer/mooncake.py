@@ -8,22 +8,18 @@ process or of its network connection brings about; until then they are in quaran
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import logging
-import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, address_of
-from tandem_worker.transfer.wire import Lend
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.transfer.base import Lane
 
-LOG = logging.getLogger(__name__)
-LANES_AT_MOST: Final = 32  # lent at once; further connections use tcp
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
 
 
@@ -39,33 +35,10 @@ def make_engine(host: str) -> Any:
 
 
 class Lent(WriterEnd):
-    """The writer's end: registered memory that any transfer engine may read that knows where it lies."""
+    """The writer's end: the worker's pages, which any transfer engine may read that knows where they lie."""
 
     name = "mooncake"
     fence = Fence.KEY
-    ordered = False  # a frame is fetched after the message that names it: a last word waits until all are
-
-    def __init__(self, engine: Any, slot_bytes: int) -> None:
-        """Raises OSError."""
-        self._map = mmap.mmap(-1, max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes)
-        memory = memoryview(self._map)
-        super().__init__(memory, slot_bytes)
-        self._engine = engine
-        self.start = address_of(memory)
-        self.size = len(memory)
-        if engine.register_memory(self.start, self.size):
-            raise OSError("the transfer engine cannot register memory")
-        self.closed = False
-
-    def close(self) -> None:
-        """It cannot be read any more."""
-        if self.closed:
-            return
-        self.closed = True
-        self._engine.unregister_memory(self.start)
-        with contextlib.suppress(BufferError):
-            self._memory.release()
-            self._map.close()
 
 
 class Reader(ReaderEnd):
@@ -80,23 +53,20 @@ class Reader(ReaderEnd):
         self._engine = engine
         self._peer = peer
         self._start = start
-        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying)
+        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying, self._read)
         self._closed = False
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None]:
         """Raises WireError outside of what was lent, LaneError once the connection is over."""
-        self.check(at, pieces)
+        moves = self.moves(spans, pieces)
         if self._closed:
             raise LaneError("the peer's memory is not read any more")
-        here, there, sizes = [], [], []
-        for piece in pieces:
-            here.append(address_of(piece))
-            there.append(self._start + at)
-            sizes.append(len(piece))
-            at += len(piece)
-        return self._fetchers.add(lambda: self._read(here, there, sizes))
+        return self._fetchers.add(moves)
 
-    def _read(self, here: list[int], there: list[int], sizes: list[int]) -> str:
+    def _read(self, moves: list[Move]) -> str:
+        here = [target for _, target, _ in moves]
+        there = [self._start + at for at, _, _ in moves]
+        sizes = [size for _, _, size in moves]
         failed = self._engine.batch_transfer_sync_read(self._peer, here, there, sizes)
         return f"a read of pages failed: the transfer engine says {failed}" if failed else ""
 
@@ -118,31 +88,22 @@ class Mooncake:
     name = "mooncake"
     fence = Fence.KEY
 
-    def __init__(self, slot_bytes: int, host: str) -> None:
+    def __init__(self, host: str) -> None:
         """Raises BackendError."""
-        self._slot_bytes = slot_bytes
         self._engine = make_engine(host)
         self._address = f"{host}:{self._engine.get_rpc_port()}"
-        self._lent: list[Lent] = []
+        self._memory = memoryview(b"")
 
-    def open(self, memory: memoryview) -> None:
-        """The worker's pages, which reads go into. Raises BackendError."""
+    def open(self, memory: memoryview, file: MemoryFile | None) -> None:  # noqa: ARG002 (any memory can be registered)
+        """The worker's pages, which reads go into and come from. Raises BackendError."""
         if self._engine.register_memory(address_of(memory), len(memory)):
             raise BackendError("--transfer-backend mooncake: the KV pages cannot be registered")
+        self._memory = memory
 
     def lend(self) -> tuple[Lane, Lend] | None:
-        """New registered memory, unless there is too much or the library has none."""
-        self._lent = [lent for lent in self._lent if not lent.closed]
-        if len(self._lent) >= LANES_AT_MOST:
-            return None
-        try:
-            lent = Lent(self._engine, self._slot_bytes)
-        except OSError as error:
-            LOG.warning("no registered memory: %s", error)
-            return None
-        self._lent.append(lent)
-        where = f"{self._address} {lent.start:x}"
-        return lent, Lend(backend=self.name, where=where, token=b"", size=lent.size)
+        """The worker's pages."""
+        where = f"{self._address} {address_of(self._memory):x}"
+        return Lent(self._memory), Lend(backend=self.name, where=where, token=b"", size=len(self._memory))
 
     async def borrow(self, lend: Lend) -> Lane:
         """Raises LaneError."""

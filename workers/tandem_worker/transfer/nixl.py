@@ -1,10 +1,10 @@
 """Pages by NIXL (UCX: RDMA where there is a card, shared memory or TCP where there is none): the decode worker reads.
 
-The prefill worker puts frames into slots of registered memory and names them on the connection; the decode worker has
-its NIXL agent read each one straight into the reserved pages. So no peer ever holds a key to anybody's KV pages: the
-only writer of a decode worker's pages is its own agent, and what that has under way it knows. The fence is the key:
-pages of a ticket that ended early are free once no read is under way, or the peer's agent is forgotten and the library
-has given every read up; a connection's end alone proves nothing, since a read may still come in.
+The prefill worker registers its pages once, lends what it names on a connection until `taken`, and copies nothing; the
+decode worker has its own agent read each frame straight into the reserved pages. What its agent has under way it knows.
+The fence is the key: pages of a ticket that ended early are free once no read is under way, or the peer's agent is
+forgotten and the library has given every read up; a connection's end alone proves nothing, since a read may still come
+in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import mmap
 import os
 import secrets
 import sys
@@ -23,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, address_of
-from tandem_worker.transfer.wire import Lend
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.transfer.base import Lane
 
 LOG = logging.getLogger(__name__)
-LANES_AT_MOST: Final = 32  # lent at once; further connections use tcp
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
 # NIXL has nothing to wait on, and its own progress thread takes a whole core: this worker looks by itself, and only
 # while something is under way.
@@ -89,16 +88,13 @@ class Agent:
         """Memory that the agent may read from or into. Raises one of the library's errors."""
         return self.raw.register_memory([(address_of(memory), len(memory), 0, "")], RAM)
 
-    def read(self, peer: str, start: int, pieces: Sequence[memoryview]) -> str:
-        """Bring the peer's bytes from `start` on into the pieces; blocks. Returns what went wrong.
+    def read(self, peer: str, start: int, moves: list[Move]) -> str:
+        """Bring the peer's bytes from `start` on here; blocks. Returns what went wrong.
 
         There is no deadline: until the library says that it is over it may still come in, and its pages are nobody's.
         """
-        here, there = [], []
-        for piece in pieces:
-            here.append((address_of(piece), len(piece), 0))
-            there.append((start, len(piece), 0))
-            start += len(piece)
+        here = [(target, size, 0) for _, target, size in moves]
+        there = [(start + at, size, 0) for at, _, size in moves]
         raw = self.raw
         try:
             handle = raw.initialize_xfer("READ", raw.get_xfer_descs(here, RAM), raw.get_xfer_descs(there, RAM), peer)
@@ -127,50 +123,33 @@ class Agent:
 
 
 class Lent(WriterEnd):
-    """The writer's end: registered memory that the peer's agent may read."""
+    """The writer's end: the worker's pages, which the peer's agent may read."""
 
     name = "nixl"
     fence = Fence.KEY
-    ordered = False  # a frame is fetched after the message that names it: a last word waits until all are
 
-    def __init__(self, agent: Agent, slot_bytes: int) -> None:
-        """Raises one of the library's errors, or OSError."""
-        self._map = mmap.mmap(-1, max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes)
-        memory = memoryview(self._map)
-        super().__init__(memory, slot_bytes)
+    def __init__(self, agent: Agent, memory: memoryview) -> None:
+        super().__init__(memory)
         self._agent = agent
         self._helping: asyncio.TimerHandle | None = None
-        self._registered = agent.register(memory)
-        self.start = address_of(memory)
-        self.size = len(memory)
-        self.key = bytes(agent.raw.get_partial_agent_metadata(self._registered, inc_conn_info=True))
-        self.closed = False
 
-    def put(self, body: memoryview) -> int:
-        """See WriterEnd; from now on the reader may need help."""
-        at = super().put(body)
-        if self._helping is None:
+    def under_way(self, frames: bool) -> None:
+        """Until all is taken: what UCX does for readers in this process, where no card does it."""
+        if frames and self._helping is None:
             self._help()
-        return at
+        elif not frames:
+            self.close()
 
     def _help(self) -> None:
-        """Until all is taken: what UCX does for readers in this process, where no card does it."""
-        self._helping = None
-        if self._used and not self.closed:
-            with contextlib.suppress(*self._agent.errors):  # the reader hears of what is wrong
-                self._agent.raw.get_new_notifs()
-            self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
+        with contextlib.suppress(*self._agent.errors):  # the reader hears of what is wrong
+            self._agent.raw.get_new_notifs()
+        self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
 
     def close(self) -> None:
-        """Its key ends with the connection."""
-        if self.closed:
-            return
-        self.closed = True
-        with contextlib.suppress(*self._agent.errors):
-            self._agent.raw.deregister_memory(self._registered)
-        with contextlib.suppress(BufferError):
-            self._memory.release()
-            self._map.close()
+        """Nobody reads now."""
+        if self._helping is not None:
+            self._helping.cancel()
+            self._helping = None
 
 
 class Reader(ReaderEnd):
@@ -184,16 +163,15 @@ class Reader(ReaderEnd):
         super().__init__(size)
         self._agent = agent
         self._peer = peer
-        self._start = start
-        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying)
+        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying, lambda moves: agent.read(peer, start, moves))
         self._forgotten = False
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None]:
         """Raises WireError outside of what was lent, LaneError once the connection is over."""
-        self.check(at, pieces)
+        moves = self.moves(spans, pieces)
         if self._forgotten:
             raise LaneError("the peer's memory is not read any more")
-        return self._fetchers.add(lambda: self._agent.read(self._peer, self._start + at, pieces))
+        return self._fetchers.add(moves)
 
     @property
     def over(self) -> bool:
@@ -220,33 +198,29 @@ class Nixl:
     name = "nixl"
     fence = Fence.KEY
 
-    def __init__(self, slot_bytes: int) -> None:
+    def __init__(self) -> None:
         """Raises BackendError."""
-        self._slot_bytes = slot_bytes
         self._agent = Agent(load_library())
         self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.errors)
-        self._lent: list[Lent] = []
+        self._memory = memoryview(b"")
+        self._key = b""
         self._readers: dict[str, Reader] = {}
 
-    def open(self, memory: memoryview) -> None:
-        """The worker's pages, which reads go into. Raises BackendError."""
+    def open(self, memory: memoryview, file: MemoryFile | None) -> None:  # noqa: ARG002 (any memory can be registered)
+        """The worker's pages, which reads go into and come from. Raises BackendError."""
         try:
-            self._agent.register(memory)
-        except self._agent.errors as error:
+            registered = self._agent.register(memory)
+            self._key = bytes(self._agent.raw.get_partial_agent_metadata(registered, inc_conn_info=True))
+        except self._errors as error:
             raise BackendError(f"--transfer-backend nixl: the KV pages cannot be registered: {error}") from error
+        self._memory = memory
 
     def lend(self) -> tuple[Lane, Lend] | None:
-        """New registered memory, unless there is too much or the library has none."""
-        self._lent = [lent for lent in self._lent if not lent.closed]
-        if len(self._lent) >= LANES_AT_MOST:
-            return None
-        try:
-            lent = Lent(self._agent, self._slot_bytes)
-        except self._errors as error:
-            LOG.warning("no registered memory: %s", error)
-            return None
-        self._lent.append(lent)
-        return lent, Lend(backend=self.name, where=f"{lent.start:x}", token=b"", size=lent.size, key=lent.key)
+        """The worker's pages."""
+        where, size = f"{address_of(self._memory):x}", len(self._memory)
+        return Lent(self._agent, self._memory), Lend(
+            backend=self.name, where=where, token=b"", size=size, key=self._key
+        )
 
     async def borrow(self, lend: Lend) -> Lane:
         """Raises LaneError."""

@@ -41,7 +41,7 @@ class Node:
     ) -> None:
         terms = Terms(identity, key, transfer.page_bytes, transfer.frame_bytes, backend, meter, connections)
         self._backend = backend
-        backend.open(engine.memory)
+        backend.open(engine.memory, engine.memory_file)
         clock = time.monotonic
         self.decode = DecodeSide(
             engine,

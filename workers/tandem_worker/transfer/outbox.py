@@ -1,7 +1,9 @@
 """What waits to be sent on one connection: a frame of each transfer in turn, never more than a window ahead. Pure.
 
-A transfer's last word (`commit`, `quiet`, `failed`) leaves behind its pages; where pages travel beside the connection
-(`ordered` False) it also waits until the peer has taken every one of them, or it would not be true.
+A transfer's last word (`commit`, `quiet`, `failed`) leaves behind its pages; where a frame may come later than a word
+behind it (`ordered` False: it travels beside the connection, or over another) the word also waits until the peer has
+taken every frame. It would not be true before: what is lent may change once this side gives the peer up.
+A frame's loan ends when it is taken, dropped before it left, or the connection is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.lending import Loan
     from tandem_worker.transfer.wire import Chunk, Generation, Message
 
 WINDOW_BYTES: Final = 32 * 1024 * 1024  # sent and not yet taken: twice what 100 Gbit/s carry in a millisecond
@@ -20,8 +23,8 @@ WINDOW_BYTES: Final = 32 * 1024 * 1024  # sent and not yet taken: twice what 100
 class Stream:
     """One transfer: frames that wait, bytes under way, the word that ends it."""
 
-    frames: deque[tuple[Chunk, memoryview]] = field(default_factory=deque)
-    flying: int = 0
+    frames: deque[tuple[Chunk, Loan]] = field(default_factory=deque)
+    flying: list[tuple[int, int, Loan]] = field(default_factory=list)  # first page, bytes, the pages themselves
     last: Message | None = None
     ended: bool = False  # its last word has left
 
@@ -37,7 +40,7 @@ class Item:
 
     generation: Generation
     message: Message
-    body: memoryview | None = None
+    body: Loan | None = None
 
 
 class Outbox:
@@ -48,12 +51,12 @@ class Outbox:
         self._streams: OrderedDict[Generation, Stream] = OrderedDict()
         self.waiting = 0  # bytes that have not left
         self.flying = 0  # bytes that left and are not taken
-        self.ordered = True  # do pages and words arrive in the order in which they leave?
+        self.ordered = True  # is a frame there when a word that leaves behind it is?
 
-    def add(self, generation: Generation, chunk: Chunk, body: memoryview) -> None:
+    def add(self, generation: Generation, chunk: Chunk, body: Loan) -> None:
         """Pages of one frame."""
         self._streams.setdefault(generation, Stream()).frames.append((chunk, body))
-        self.waiting += len(body)
+        self.waiting += body.size
 
     def finish(self, generation: Generation, message: Message) -> None:
         """The transfer's last word."""
@@ -64,7 +67,9 @@ class Outbox:
         stream = self._streams.get(generation)
         if stream is None:
             return
-        self.waiting -= sum(len(body) for _, body in stream.frames)
+        for _, body in stream.frames:
+            self.waiting -= body.size
+            body.end()
         stream.frames.clear()
         stream.last, stream.ended = None, False
         if not stream.flying:
@@ -84,24 +89,28 @@ class Outbox:
             if self.flying >= self._window:
                 return None
             chunk, body = stream.frames.popleft()
-            self._fly(stream, len(body))
+            self._fly(stream, chunk.first_page, body)
             return Item(generation, chunk, body)
         if stream.last is None or (stream.flying and not self.ordered):
             return None
         word, stream.last, stream.ended = stream.last, None, True
         return Item(generation, word)
 
-    def _fly(self, stream: Stream, size: int) -> None:
-        self.waiting -= size
-        self.flying += size
-        stream.flying += size
+    def _fly(self, stream: Stream, first_page: int, body: Loan) -> None:
+        self.waiting -= body.size
+        self.flying += body.size
+        stream.flying.append((first_page, body.size, body))
 
-    def taken(self, generation: Generation, size: int) -> bool:
-        """The peer has taken so many bytes. False: it cannot have, so much is not under way."""
+    def taken(self, generation: Generation, first_page: int, size: int) -> bool:
+        """The peer has taken this frame. False: it cannot have, no such frame is under way."""
         stream = self._streams.get(generation)
-        if stream is None or not 0 < size <= stream.flying:
+        if stream is None:
             return False
-        stream.flying -= size
+        frame = next((one for one in stream.flying if one[:2] == (first_page, size)), None)
+        if frame is None:
+            return False
+        stream.flying.remove(frame)
+        frame[2].end()
         self.flying -= size
         if not (stream.flying or stream.frames or stream.last or stream.ended):
             del self._streams[generation]
@@ -115,6 +124,9 @@ class Outbox:
         return over
 
     def clear(self) -> None:
-        """The connection is gone."""
+        """The connection is gone: whoever still reads takes nothing in any more."""
+        for stream in self._streams.values():
+            for body in (*(one for _, one in stream.frames), *(one for _, _, one in stream.flying)):
+                body.end()
         self._streams.clear()
         self.waiting = self.flying = 0

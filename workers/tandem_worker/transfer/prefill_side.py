@@ -43,9 +43,8 @@ from tandem_worker.transfer.wire import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tandem_worker.engine import Engine, Token
+    from tandem_worker.engine.lending import Loan
     from tandem_worker.transfer.base import Channel, Meter, Transfer
 
 Post = Callable[..., None]  # post(function, *arguments): call it on the event loop, from any thread
@@ -202,11 +201,13 @@ class PrefillSide:
             self._apply(push, Event.HEAD)
             self._ask_if_due(push)
 
-    def on_chunk(self, key: str, first_page: int, pages: Tensor) -> None:
+    def on_chunk(self, key: str, first_page: int, pages: Loan) -> None:
         """Pages are computed."""
         push = self._pushes.get(key)
         if push is not None and Act.PUSH in self._apply(push, Event.CHUNK):
             self._meter.sent(self._transfer.push(push.channel, push.generation, first_page, pages))
+        else:
+            pages.end()
 
     def on_first(self, key: str, token: Token) -> None:
         """The first token is sampled; its pages follow."""
@@ -314,7 +315,7 @@ class Sink:
         """See PrefillSink."""
         self._side.post(self._side.on_head, self._key)
 
-    def on_chunk(self, first_page: int, pages: Tensor) -> None:
+    def on_chunk(self, first_page: int, pages: Loan) -> None:
         """See PrefillSink."""
         self._side.post(self._side.on_chunk, self._key, first_page, pages)
 

@@ -1,10 +1,10 @@
-"""Pages through memory that two workers of one machine share; the control connection says where in it they lie.
+"""Pages in place, between two workers of one machine: the decode worker copies them out of the other's memory.
 
-The prefill worker makes a sealed memory file for each connection and copies frames into its slots; the decode worker
-maps it, and a thread of its own copies them into its pages while the writer copies the next. So the writer never holds
-a mapping of anybody's KV pages: one that is stopped in the middle of a write spoils a slot that no message names. The
-fence is the end of the copy under way. (Pages shared with the writer would save a copy, but a stopped writer cannot be
-unmapped, and could write to everybody's.) A decode worker refuses a file that could shrink under it; the token that
+The prefill worker's pages lie in a sealed memory file, of which the decode worker gets a descriptor that can only be
+read; it maps the file, and a thread of its own copies what a message names into its own pages. So each byte is copied
+once, nobody ever writes to another worker's pages, and the fence is the end of the copy under way. The prefill worker
+lends what it names until `taken`, or until it has given the connection up: a last word comes only after the first, so
+what is read after the second is never used. A decode worker refuses a file that could shrink under it; the token that
 opens it came over the proven connection.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import logging
 import mmap
@@ -23,50 +24,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tandem_worker.transfer.base import Fence, LaneError
-from tandem_worker.transfer.slots import SLOTS_BYTES, Fetchers, ReaderEnd, WriterEnd, copy
-from tandem_worker.transfer.wire import Lend
+from tandem_worker.engine.memory import SEALS, huge
+from tandem_worker.transfer.base import BackendError, Fence, LaneError
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, size_of
+from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.transfer.base import Lane
 
 LOG = logging.getLogger(__name__)
-ARENAS_AT_MOST: Final = 32  # further connections use tcp
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
-SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+SMALL_BYTES: Final = 512 * 1024  # copied by the event loop itself: a thread's waking would take as long
 
 
-class Arena(WriterEnd):
-    """The writer's end: a sealed memory file."""
+class Lent(WriterEnd):
+    """The writer's end: a token for the memory file, good until the connection's end or its first use."""
 
     name = "shm"
     fence = Fence.KEY
-    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
-    def __init__(self, slot_bytes: int, door: Door) -> None:
-        """Raises OSError where the machine has no memory files."""
-        self.size = max(SLOTS_BYTES // slot_bytes, 1) * slot_bytes
-        descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(descriptor, self.size)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-            self._map = mmap.mmap(descriptor, self.size)
-            self.token = door.admit(descriptor)
-        except OSError:
-            os.close(descriptor)
-            raise
+    def __init__(self, memory: memoryview, file: MemoryFile, door: Door) -> None:
+        """Raises OSError where no descriptor can be had."""
+        super().__init__(memory)
         self._door = door
-        super().__init__(memoryview(self._map), slot_bytes)
-        self.closed = False
+        self.token = door.admit(file.reader())
 
     def close(self) -> None:
-        """The memory goes with the last of its two mappings."""
-        self.closed = True
+        """Nobody comes for it any more."""
         self._door.forget(self.token)
-        with contextlib.suppress(BufferError):
-            self._memory.release()
-            self._map.close()
 
 
 class Window(ReaderEnd):
@@ -74,34 +61,36 @@ class Window(ReaderEnd):
 
     name = "shm"
     fence = Fence.KEY
-    ordered = False  # a frame is copied after the message that names it: a last word waits until all are
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
         super().__init__(size)
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
-                raise LaneError("the peer's memory file may change its size")
+                raise LaneError("the peer's memory file may change its size or its other readers")
             if os.fstat(descriptor).st_size != size:
                 raise LaneError(f"the peer's memory file has {os.fstat(descriptor).st_size} B, not {size}")
-            self._map = mmap.mmap(descriptor, size)
+            self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except OSError as error:
             raise LaneError(f"the peer's memory file cannot be mapped: {error}") from error
         finally:
             os.close(descriptor)
-        self._view = memoryview(self._map)
-        self._fetchers = Fetchers(self.name, 1, self.flying)
-        self._closed = False
+        huge(self._map)
+        self._start = address_of(memoryview(self._map))
+        # The thread holds this object, and so the mapping, until its last copy is over.
+        self._fetchers = Fetchers(self.name, 1, self.flying, self._copy)
 
-    def fetch(self, at: int, pieces: Sequence[memoryview]) -> asyncio.Future[None]:
-        """The one copy on this side, by a thread: the event loop has better to do. Raises WireError outside of it."""
-        self.check(at, pieces)
-        return self._fetchers.add(lambda: self._copy(at, pieces))
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """The only copy, by a thread unless it is small. Raises WireError outside of what was lent."""
+        moves = self.moves(spans, pieces)
+        if size_of(pieces) > SMALL_BYTES or self.flying:
+            return self._fetchers.add(moves)
+        self._copy(moves)
+        return None
 
-    def _copy(self, at: int, pieces: Sequence[memoryview]) -> str:
-        for piece in pieces:
-            copy(self._view[at : at + len(piece)], piece)
-            at += len(piece)
+    def _copy(self, moves: list[Move]) -> str:
+        for at, target, size in moves:
+            ctypes.memmove(target, self._start + at, size)  # the interpreter is free meanwhile
         return ""
 
     def revoke(self) -> bool:
@@ -110,14 +99,8 @@ class Window(ReaderEnd):
         return not self.flying
 
     def close(self) -> None:
-        """Unmap, unless a copy out of it is under way; then that copy's end does."""
-        if self._closed:
-            return
-        self._closed = True
+        """The connection is gone: no copy begins any more. Twice is harmless."""
         self._fetchers.close()
-        with contextlib.suppress(BufferError):
-            self._view.release()
-            self._map.close()
 
 
 class Door:
@@ -218,33 +201,38 @@ class Shm:
     name = "shm"
     fence = Fence.KEY
 
-    def __init__(self, directory: Path, slot_bytes: int) -> None:
-        """`slot_bytes`: one frame. Raises OSError where no socket can be made in `directory`."""
-        self._slot_bytes = slot_bytes
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError where no socket can be made in `directory`."""
         self._door = Door(directory)
-        self._arenas: list[Arena] = []
+        self._memory = memoryview(b"")
+        self._file: MemoryFile | None = None
+
+    def open(self, memory: memoryview, file: MemoryFile | None) -> None:
+        """Raises BackendError for pages that lie in this process alone."""
+        if file is None:
+            raise BackendError("--transfer-backend shm: the KV pages do not lie in a memory file")
+        try:
+            file.seal()
+        except OSError as error:
+            raise BackendError(f"--transfer-backend shm: the KV pages' file cannot be sealed: {error}") from error
+        self._memory, self._file = memory, file
 
     def lend(self) -> tuple[Lane, Lend] | None:
-        """A new arena, unless there are too many or the machine has none."""
-        self._arenas = [arena for arena in self._arenas if not arena.closed]
-        if len(self._arenas) >= ARENAS_AT_MOST:
+        """A token for the pages' file."""
+        if self._file is None:
             return None
         try:
-            arena = Arena(self._slot_bytes, self._door)
+            lent = Lent(self._memory, self._file, self._door)
         except OSError as error:
             LOG.warning("no shared memory: %s", error)
             return None
-        self._arenas.append(arena)
-        return arena, Lend(backend=self.name, where=str(self._door.path), token=arena.token, size=arena.size)
+        return lent, Lend(backend=self.name, where=str(self._door.path), token=lent.token, size=len(self._memory))
 
     async def borrow(self, lend: Lend) -> Lane:
         """Raises LaneError."""
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         return Window(await asyncio.to_thread(fetch, lend.where, lend.token), lend.size)
-
-    def open(self, memory: memoryview) -> None:
-        """The reader copies into its own pages by itself."""
 
     def close(self) -> None:
         """Lanes go with their connections."""

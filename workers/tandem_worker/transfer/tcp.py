@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tandem_worker.transfer.base import Fence, LaneError
 
 if TYPE_CHECKING:
+    from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.transfer.base import Lane
     from tandem_worker.transfer.wire import Lend
 
@@ -17,7 +18,7 @@ class Tcp:
     name = "tcp"
     fence = Fence.CONNECTION
 
-    def open(self, memory: memoryview) -> None:
+    def open(self, memory: memoryview, file: MemoryFile | None) -> None:
         """Bytes of a connection go anywhere."""
 
     def lend(self) -> tuple[Lane, Lend] | None:

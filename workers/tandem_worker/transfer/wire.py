@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
@@ -23,8 +23,9 @@ MAX_GRAMMAR: Final = 32 * 1024  # characters; the engine holds it to as many byt
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Place = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
-BESIDE: Final = -1  # no place: the bytes are the frame's own body
+Place = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_BODY)]
+MAX_SPANS: Final = 2048  # of one frame; each takes 15 bytes at most, so that the header holds them
 TokenId = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: the engine failed, no token
 
 
@@ -37,6 +38,13 @@ class Generation(msgspec.Struct, frozen=True, array_like=True):
 
     incarnation: Annotated[int, msgspec.Meta(ge=0)]
     counter: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Span(NamedTuple):
+    """A run of bytes in the memory that P has lent."""
+
+    at: Place
+    size: Size
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=str.lower):
@@ -170,7 +178,12 @@ class Chunk(Message, frozen=True, kw_only=True):
     generation: Generation
     first_page: Count
     pages: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    at: Place = BESIDE  # where the bytes lie that do not follow here: a place of the lane that both ends agreed on
+    at: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MAX_SPANS)] = ()  # where the bytes lie; none: they follow
+
+    @property
+    def size_beside(self) -> int:
+        """Bytes that lie elsewhere."""
+        return sum(span.size for span in self.at)
 
 
 class Commit(Message, frozen=True, kw_only=True):
@@ -181,11 +194,11 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class Taken(Message, frozen=True, kw_only=True):
-    """D → P. A chunk's bytes have been read, whatever became of them: so much less is under way."""
+    """D → P. This chunk's bytes have been read, whatever became of them: its pages are P's alone again."""
 
     generation: Generation
-    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BODY)]
-    at: Place = BESIDE
+    first_page: Count
+    size: Size
 
 
 class Cancel(Message, frozen=True, kw_only=True):

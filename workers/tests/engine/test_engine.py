@@ -60,7 +60,7 @@ class Half:
 
     def __init__(self, engine, name: str, first_page: int = 0, *, admit: bool = True) -> None:
         self.calls: list[str] = []
-        self.chunks: list[tuple[int, torch.Tensor]] = []
+        self.chunks: list[tuple[int, int, bytes]] = []  # first page, pages, what they held
         self.first: Token | None = None
         self.reason = ""
         self.head = threading.Event()
@@ -74,7 +74,8 @@ class Half:
 
     def on_chunk(self, first_page, pages) -> None:
         self.calls.append("chunk")
-        self.chunks.append((first_page, pages))
+        self.chunks.append((first_page, len(pages.pages), b"".join(pages.pieces)))
+        pages.end()
 
     def on_first(self, token) -> None:
         self.calls.append("first")
@@ -231,15 +232,14 @@ def test_stop_tells_everybody(engines):
     assert collector.tokens[-1].finish == "length" or "stopping" in collector.tokens[-1].finish
 
 
-def fill(engine, name: str, first_page: int, pages: torch.Tensor) -> None:
+def fill(engine, name: str, first_page: int, pages: int, raw: bytes) -> None:
     """Bring a prefill half's pages to where a reservation's lie."""
-    raw = pages.contiguous().view(-1).view(torch.uint8).numpy().data
     at = 0
-    for piece in engine.open_pages(name, first_page, len(pages)):
+    for piece in engine.open_pages(name, first_page, pages):
         piece[:] = raw[at : at + len(piece)]
         at += len(piece)
     assert at == len(raw)
-    engine.pages_written(name, first_page, len(pages))
+    engine.pages_written(name, first_page, pages)
 
 
 def hand_over(prefill, decode, name: str, prompt: list[int], sampling: Sampling) -> list[int]:
@@ -253,9 +253,9 @@ def hand_over(prefill, decode, name: str, prompt: list[int], sampling: Sampling)
     assert half.calls[0] == "head"
     assert half.calls[-1] == "done"
     assert half.calls.index("first") < len(half.calls) - half.calls[::-1].index("chunk") - 1
-    for first_page, pages in half.chunks:
-        fill(decode, name, first_page, pages)
-    sent = sum(pages.shape[0] for _, pages in half.chunks)
+    for chunk in half.chunks:
+        fill(decode, name, *chunk)
+    sent = sum(pages for _, pages, _ in half.chunks)
     assert sent == reservation.pages - reservation.have_pages
     collector = Collector()
     decode.commit(name, half.first, collector)
@@ -336,10 +336,11 @@ def test_what_a_sender_leaves_behind_its_prompt_is_harmless(engines, expected):
     half = Half(prefill, "r")
     prefill.submit_prefill("r", PROMPTS[at], GREEDY, 0, half)
     assert half.ended.wait(DEADLINE_S)
-    for first_page, pages in half.chunks:
-        if first_page + len(pages) == 2:
-            pages[-1, :, :, 1:] = float("nan")
-        fill(decode, "r", first_page, pages)
+    for first_page, pages, raw in half.chunks:
+        sent = torch.frombuffer(bytearray(raw), dtype=torch.float32).view(pages, -1, 2, 4, 2, 16)
+        if first_page + pages == 2:
+            sent[-1, :, :, 1:] = float("nan")
+        fill(decode, "r", first_page, pages, sent.numpy().tobytes())
     collector = Collector()
     decode.commit("r", half.first, collector)
     assert [half.first.id, *collector.ids()] == expected["greedy"][at]

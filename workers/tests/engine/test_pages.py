@@ -97,6 +97,37 @@ def test_a_shared_prefix_is_no_room_for_its_own_sharer():
     assert pool.free_pages == 3
 
 
+def test_a_lent_page_is_nobodys_until_it_is_back():
+    pool = PagePool(PAGES, SIZE)
+    claim = pool.reserve(PAGES * SIZE)
+    pool.lend(claim.pages[:3])
+    pool.lend(claim.pages[2:4])
+    pool.release(claim.pages)
+    assert (pool.free_pages, pool.lent_pages) == (PAGES - 4, 4)
+    assert pool.reserve((PAGES - 3) * SIZE) == Shortage(need=PAGES - 3, free=PAGES - 4)
+    pool.take_back(claim.pages[:3])
+    assert (pool.free_pages, pool.lent_pages) == (PAGES - 2, 2)
+    pool.take_back(claim.pages[2:4])
+    assert (pool.free_pages, pool.lent_pages) == (PAGES, 0)
+
+
+def test_a_lent_page_can_still_be_found_and_is_not_dropped_for_room():
+    pool = PagePool(2, SIZE)
+    chain = page_chain([1] * 8, SIZE)
+    claim = pool.reserve(8)
+    pool.remember(chain, claim.pages)
+    pool.lend(claim.pages)
+    pool.release(claim.pages)
+    assert isinstance(pool.reserve(4), Shortage)
+    assert pool.reserve(8, chain) == Claim(claim.pages, 2)
+
+
+@pytest.mark.parametrize("call", ["lend", "take_back"])
+def test_what_nobody_holds_is_not_lent_and_what_was_not_lent_does_not_come_back(call):
+    with pytest.raises(AssertionError, match="page 3"):
+        getattr(PagePool(PAGES, SIZE), call)([3])
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Any order of claims, growth, caching, quarantine and ends."""
 
@@ -106,6 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.held: list[tuple[list[int], list[int]]] = []  # (pages, tokens)
         self.content: dict[int, bytes] = {}  # what a writer put into a page, by digest
         self.quarantined: dict[str, list[int]] = {}
+        self.lent: list[tuple[list[int], list[bytes]]] = []  # (pages, what they held)
         self.number = 0
 
     @rule(family=st.integers(0, 2), count=st.integers(1, 40))
@@ -140,6 +172,18 @@ class PoolMachine(RuleBasedStateMachine):
             pages, _ = self.held.pop(at % len(self.held))
             self.pool.release(pages)
 
+    @rule(at=st.integers(0, 50))
+    def lend(self, at: int) -> None:
+        if self.held:
+            pages = list(self.held[at % len(self.held)][0])
+            self.pool.lend(pages)
+            self.lent.append((pages, [self.content[page] for page in pages]))
+
+    @rule(at=st.integers(0, 50))
+    def take_back(self, at: int) -> None:
+        if self.lent:
+            self.pool.take_back(self.lent.pop(at % len(self.lent))[0])
+
     @rule()
     def quarantine(self) -> None:
         claim = self.pool.reserve(6)
@@ -159,9 +203,16 @@ class PoolMachine(RuleBasedStateMachine):
     def pages_add_up(self) -> None:
         away = {page for pages in self.quarantined.values() for page in pages}
         owned = {page for pages, _ in self.held for page in pages}
-        assert not away & owned
-        assert self.pool.quarantined_pages == len(away)
-        assert self.pool.free_pages + len(away) + len(owned) == PAGES
+        lent = {page for pages, _ in self.lent for page in pages}
+        assert not away & (owned | lent)
+        assert (self.pool.quarantined_pages, self.pool.lent_pages) == (len(away), len(lent))
+        assert self.pool.free_pages + len(away) + len(owned | lent) == PAGES
+
+    @invariant()
+    def what_is_lent_stays_as_it_is(self) -> None:
+        for pages, content in self.lent:
+            for page, held in zip(pages, content, strict=True):
+                assert self.content[page] == held or not held, "a page that somebody reads was given to somebody else"
 
 
 TestPool = PoolMachine.TestCase

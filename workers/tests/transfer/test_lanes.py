@@ -7,7 +7,7 @@ import pytest
 
 from tandem_worker.transfer.backends import NAMES, PACKAGES, check_backend
 from tandem_worker.transfer.base import BackendError, LaneError
-from tandem_worker.transfer.wire import WireError
+from tandem_worker.transfer.wire import Span, WireError
 from workers.tests.transfer.kit import alone, eventually, pull, running, write_model
 from workers.tests.transfer.test_pair import GREEDY, backends_of, prompt
 
@@ -91,7 +91,7 @@ def never_ending(lane):
     """Reads that do not come to their end by themselves."""
     reads = []
 
-    def fetch(at, pieces):
+    def fetch(spans, pieces):
         reads.append(asyncio.get_running_loop().create_future())
         return lane.flying.add(reads[-1])
 
@@ -135,7 +135,7 @@ async def test_nothing_is_read_outside_of_what_was_lent(lane_pair):
     link = await on_lane(decode, prefill)
     for at in (-1, -4096, 2**62):
         with pytest.raises(WireError, match="outside"):
-            link._lanes.lane.fetch(at, [memoryview(bytearray(8))])
+            link._lanes.lane.fetch([Span(at, 8)], [memoryview(bytearray(8))])
 
 
 @pytest.mark.parametrize("name", sorted(PACKAGES))

@@ -1,16 +1,23 @@
 """Frames of transfers take turns, a last word never overtakes its pages, and no more is under way than the window."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem_worker.engine.lending import Loan
 from tandem_worker.transfer.outbox import Outbox
 from tandem_worker.transfer.rate import LEAST_BYTES, PERIOD_BYTES, WEIGHT, Rate
 from tandem_worker.transfer.wire import Chunk, Commit, Generation
 
 SIZE = 10
+ENDED = []  # loans, as (transfer, page), in the order of their ends
+
+
+@pytest.fixture(autouse=True)
+def none_has_ended():
+    ENDED.clear()
 
 
 def generation(number):
@@ -19,7 +26,8 @@ def generation(number):
 
 def add(box, number, page, size=SIZE):
     chunk = Chunk(generation=generation(number), first_page=page, pages=1)
-    box.add(generation(number), chunk, memoryview(bytes(size)))
+    loan = Loan((page,), size, lambda _pages: [memoryview(bytes(size))], lambda _pages: ENDED.append((number, page)))
+    box.add(generation(number), chunk, loan)
 
 
 def finish(box, number):
@@ -51,7 +59,7 @@ def test_the_window_holds_pages_but_no_last_word():
     finish(box, 2)
     assert drain(box) == [(1, 0), (2, None), (1, 1)]
     assert (box.waiting, box.flying) == (2 * SIZE, 2 * SIZE)
-    assert box.taken(generation(1), SIZE)
+    assert box.taken(generation(1), 0, SIZE)
     assert drain(box) == [(1, 2)]
 
 
@@ -63,7 +71,7 @@ def test_a_last_word_waits_for_pages_that_travel_beside_the_connection(ordered, 
     finish(box, 1)
     assert drain(box) == first
     assert box.settled() == []
-    assert box.taken(generation(1), SIZE)
+    assert box.taken(generation(1), 0, SIZE)
     assert first + drain(box) == [(1, 0), (1, None)]
     assert (box.settled(), box.settled()) == ([generation(1)], [])
 
@@ -73,8 +81,8 @@ def test_nobody_takes_what_is_not_under_way(sizes):
     box = Outbox()
     add(box, 1, 0)
     drain(box)
-    assert [box.taken(generation(1), size) for size in sizes][-1] is False
-    assert box.taken(generation(9), 1) is False
+    assert [box.taken(generation(1), 0, size) for size in sizes][-1] is False
+    assert box.taken(generation(9), 0, 1) is False
 
 
 def test_what_is_dropped_does_not_leave_and_what_left_stays_counted():
@@ -86,7 +94,7 @@ def test_what_is_dropped_does_not_leave_and_what_left_stays_counted():
     box.drop(generation(1))
     assert (box.waiting, box.flying, drain(box), box.settled()) == (0, SIZE, [], [])
     box.finish(generation(1), Commit(generation=generation(1), pages=0))
-    assert box.taken(generation(1), SIZE)
+    assert box.taken(generation(1), 0, SIZE)
     assert (drain(box), box.settled()) == ([(1, None)], [generation(1)])
 
 
@@ -109,7 +117,8 @@ def steps():
 def test_whatever_happens_the_sums_are_right_and_the_order_holds(steps, ordered):
     box = Outbox(window=3 * SIZE)
     box.ordered = ordered
-    waiting, flying, pages, closed = Counter(), Counter(), Counter(), set()
+    ENDED.clear()
+    waiting, flying, pages, closed, left = Counter(), defaultdict(list), Counter(), set(), 0
     for what, number in steps:
         if what == "add" and number not in closed:
             add(box, number, pages[number])
@@ -119,11 +128,12 @@ def test_whatever_happens_the_sums_are_right_and_the_order_holds(steps, ordered)
             finish(box, number)
             closed.add(number)
         elif what == "drop":
+            left += waiting[number] // SIZE
             box.drop(generation(number))
             waiting[number] = 0
         elif what == "taken":
-            assert box.taken(generation(number), SIZE) is (flying[number] > 0)
-            flying[number] -= SIZE if flying[number] else 0
+            page = flying[number].pop() if flying[number] else 0
+            left += box.taken(generation(number), page, SIZE)
         elif what == "next" and (item := box.next()) is not None:
             which = item.generation.counter
             if item.body is None:
@@ -131,9 +141,25 @@ def test_whatever_happens_the_sums_are_right_and_the_order_holds(steps, ordered)
                 assert ordered or not flying[which]
             else:
                 waiting[which] -= SIZE
-                flying[which] += SIZE
-        assert (box.waiting, box.flying) == (waiting.total(), flying.total())
+                flying[which].append(item.message.first_page)
+        assert (box.waiting, box.flying) == (waiting.total(), SIZE * sum(map(len, flying.values())))
+        assert len(ENDED) == left
         assert box.flying <= 3 * SIZE
+    box.clear()
+    assert len(ENDED) == len(set(ENDED)) == pages.total()
+
+
+def test_a_loan_ends_when_its_frame_is_taken_and_not_before():
+    box = Outbox()
+    for page in range(3):
+        add(box, 1, page)
+    drain(box)
+    assert ENDED == []
+    assert box.taken(generation(1), 1, SIZE)
+    assert ENDED == [(1, 1)]
+    assert not box.taken(generation(1), 1, SIZE)
+    box.clear()
+    assert sorted(ENDED) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_idle_time_is_no_slowness():

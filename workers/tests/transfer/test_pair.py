@@ -22,6 +22,7 @@ from tandem_worker.transfer.wire import (
     Prefill,
     Quiet,
     SamplingFields,
+    Span,
     Taken,
     TicketGranted,
     decode,
@@ -415,6 +416,12 @@ async def test_prefills_of_a_wrong_size(pair):
         pytest.param(
             Chunk(generation=Generation(1, 1), first_page=0, pages=1366), 1366 * 3072, id="longer than a frame"
         ),
+        pytest.param(
+            Chunk(generation=Generation(1, 1), first_page=0, pages=1, at=(Span(0, 3071),)), 0, id="a page less a byte"
+        ),
+        pytest.param(
+            Chunk(generation=Generation(1, 1), first_page=0, pages=1, at=(Span(0, 3072),)), 3072, id="here and there"
+        ),
     ],
 )
 async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
@@ -435,9 +442,9 @@ async def test_nobody_takes_what_was_not_sent(pair):
     hand = HandMade(reader, writer)
     assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
     (link,) = prefill.node._listening._links
-    await hand.send(Taken(generation=Generation(1, 1), size=1000))
+    await hand.send(Taken(generation=Generation(1, 1), first_page=0, size=1000))
     await eventually(lambda: not link.alive, "the connection ends")
-    assert "has not so many under way" in link._reason
+    assert "are not under way" in link._reason
 
 
 async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):

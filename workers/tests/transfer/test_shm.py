@@ -1,16 +1,22 @@
-"""Shared memory between two workers: what was lent can be read, by whom it was lent to, and it cannot shrink."""
+"""Shared memory between two workers: what was lent can be read, by whom it was lent to, never written or shrunk."""
 
+import fcntl
+import mmap
 import os
+import random
 import socket
 from pathlib import Path
 
 import pytest
 
-from tandem_worker.transfer.base import LaneError
-from tandem_worker.transfer.shm import ARENAS_AT_MOST, SEALS, Arena, Door, Shm, Window, fetch
-from tandem_worker.transfer.wire import WireError
+from tandem_worker.engine.memory import SEALS, memory_file
+from tandem_worker.engine.request import ModelLoadError
+from tandem_worker.engine.store import make_file
+from tandem_worker.transfer.base import BackendError, LaneError
+from tandem_worker.transfer.shm import Door, Lent, Shm, Window, fetch
+from tandem_worker.transfer.wire import Span, WireError
 
-SLOT = 12_288
+SIZE = 12_288 * 5
 
 
 @pytest.fixture
@@ -21,74 +27,114 @@ def door(tmp_path):
 
 
 @pytest.fixture
-def lane(door):
-    """Both ends."""
-    arena = Arena(SLOT, door)
-    window = Window(fetch(str(door.path), arena.token), arena.size)
-    yield arena, window
-    arena.close()
+def file():
+    file = memory_file(SIZE)
+    file.seal()
+    return file
+
+
+@pytest.fixture
+def lent(door, file):
+    return Lent(memoryview(file.map), file, door)
+
+
+@pytest.fixture
+def window(door, lent):
+    window = Window(fetch(str(door.path), lent.token), SIZE)
+    yield window
     window.close()
 
 
-async def test_what_is_put_is_what_is_got(lane):
-    arena, window = lane
-    frames = [bytes([n]) * (SLOT - n) for n in range(5)]
-    places = [arena.put(memoryview(frame)) for frame in frames]
-    assert [await fetched(window, at, len(frame)) for at, frame in zip(places, frames, strict=True)] == frames
+@pytest.mark.parametrize("small", [0, SIZE], ids=["by its thread", "at once"])
+@pytest.mark.parametrize(
+    ("from_", "to"),
+    [
+        pytest.param([(0, 10), (30, 20)], [(5, 30)], id="two runs into one"),
+        pytest.param([(100, 30)], [(0, 10), (50, 20)], id="one run into two"),
+        pytest.param([(9, 1), (0, 7), (SIZE - 3, 3)], [(8, 3), (0, 8)], id="runs that do not fit each other"),
+        pytest.param([(0, SIZE)], [(0, SIZE)], id="everything"),
+    ],
+)
+async def test_what_is_named_is_what_is_got(file, lent, window, monkeypatch, small, from_, to):
+    monkeypatch.setattr("tandem_worker.transfer.shm.SMALL_BYTES", small)
+    file.map[:] = random.Random(1).randbytes(SIZE)
+    source, target = memoryview(file.map), bytearray(b"-" * SIZE)
+    spans = lent.spans([source[at : at + size] for at, size in from_])
+    assert spans == tuple(from_)
+    places = [memoryview(target)[at : at + size] for at, size in to]
+    if (copying := window.fetch(spans, places)) is not None:
+        await copying
+    assert b"".join(places) == b"".join(source[at : at + size] for at, size in from_)
+    assert target.count(b"-"[0]) >= SIZE - sum(size for _, size in to)
 
 
-async def fetched(window, at, size):
-    """What lies there, brought into two pieces."""
-    target = memoryview(bytearray(size))
-    await window.fetch(at, [target[: size // 3], target[size // 3 :]])
-    return bytes(target)
+def test_what_does_not_lie_in_the_lent_memory_is_not_named(lent, file):
+    inside, outside = memoryview(file.map)[:8], memoryview(bytearray(8))
+    assert lent.spans([inside, outside]) == ()
+    assert lent.spans([inside]) == (Span(0, 8),)
 
 
-def test_a_slot_is_used_again_only_once_it_is_taken(lane):
-    arena, _ = lane
-    places = []
-    while arena.room():
-        places.append(arena.put(memoryview(b"x")))
-    assert len(set(places)) == len(places) == arena.size // SLOT
-    arena.free(places[3], 1)
-    assert arena.room()
-    assert arena.put(memoryview(b"y")) == places[3]
+@pytest.mark.parametrize(
+    "spans",
+    [
+        pytest.param([Span(-1, 8)], id="before"),
+        pytest.param([Span(2**62, 8)], id="far behind"),
+        pytest.param([Span(SIZE - 7, 8)], id="over the end"),
+        pytest.param([Span(0, 4), Span(SIZE, 4)], id="the second run"),
+        pytest.param([Span(0, 7)], id="too little"),
+        pytest.param([Span(0, 8), Span(0, 1)], id="too much"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_nothing_is_read_outside_and_nothing_written_beyond(window, spans):
+    target = bytearray(16)
+    with pytest.raises((WireError, IndexError)):
+        window.fetch(spans, [memoryview(target)[:8]])
+    assert target == bytes(16)
 
 
-@pytest.mark.parametrize(("at", "size"), [(0, 2), (SLOT, 1), (7, 1), (-1, 1), (2**62, 1)])
-def test_nothing_is_freed_that_does_not_lie_there(lane, at, size):
-    arena, _ = lane
-    assert arena.put(memoryview(b"x")) == 0
-    with pytest.raises(WireError):
-        arena.free(at, size)
-    arena.free(0, 1)
-    with pytest.raises(WireError):
-        arena.free(0, 1)
+def test_the_reader_can_never_write(door, lent):
+    """Not by its descriptor, not by a mapping of it, and not by opening the file anew."""
+    descriptor = fetch(str(door.path), lent.token)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(descriptor, b"x")
+    with pytest.raises(PermissionError):
+        mmap.mmap(descriptor, SIZE)
+    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    with pytest.raises(PermissionError):
+        mmap.mmap(again, SIZE)
+    with pytest.raises(PermissionError):
+        os.write(again, b"x")
+    for one in (descriptor, again):
+        os.close(one)
 
 
-@pytest.mark.parametrize("at", [-1, -SLOT, 2**62, None], ids=["before", "far before", "far behind", "over the end"])
-async def test_nothing_is_read_outside(lane, at):
-    arena, window = lane
-    with pytest.raises(WireError, match="outside"):
-        await fetched(window, arena.size - SLOT + 1 if at is None else at, SLOT)
+async def test_a_mapping_outlives_its_writer_until_the_copy_is_over(file, lent, window):
+    """kill -9 of the writer takes nothing away under the reader."""
+    file.map[:4] = b"kept"
+    os.close(file.descriptor)
+    file.map.close()
+    target = bytearray(4)
+    window.fetch([Span(0, 4)], [memoryview(target)])
+    assert target == b"kept"
 
 
-def test_a_token_opens_once(door):
-    arena = Arena(SLOT, door)
-    os.close(fetch(str(door.path), arena.token))
+def test_a_token_opens_once(door, file):
+    lent = Lent(memoryview(file.map), file, door)
+    os.close(fetch(str(door.path), lent.token))
     with pytest.raises(LaneError):
-        fetch(str(door.path), arena.token)
-    arena.close()
+        fetch(str(door.path), lent.token)
+    lent.close()
 
 
 @pytest.mark.parametrize("token", [bytes(32), b"short", b""], ids=["wrong", "short", "none"])
-def test_another_token_opens_nothing(door, token, monkeypatch):
+def test_another_token_opens_nothing(door, file, token, monkeypatch):
     monkeypatch.setattr("tandem_worker.transfer.shm.DOOR_S", 0.2)
-    arena = Arena(SLOT, door)
+    lent = Lent(memoryview(file.map), file, door)
     with pytest.raises(LaneError):
         fetch(str(door.path), token)
-    os.close(fetch(str(door.path), arena.token))
-    arena.close()
+    os.close(fetch(str(door.path), lent.token))
+    lent.close()
 
 
 def test_a_killed_workers_door_is_swept_away_and_nothing_else(tmp_path):
@@ -109,28 +155,26 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_what_nobody_fetched_is_closed_with_its_connection(door):
-    arena = Arena(SLOT, door)
+def test_what_nobody_fetched_is_closed_with_its_connection(door, file):
+    lent = Lent(memoryview(file.map), file, door)
     before = open_files()
-    arena.close()
-    arena.close()
+    lent.close()
+    lent.close()
     assert open_files() < before
     with pytest.raises(LaneError):
-        fetch(str(door.path), arena.token)
+        fetch(str(door.path), lent.token)
 
 
 @pytest.mark.parametrize(
     ("seals", "said", "words"),
     [
-        pytest.param(0, SLOT, "may change its size", id="it could shrink"),
-        pytest.param(SEALS, 2 * SLOT, f"has {SLOT} B", id="another size"),
+        pytest.param(0, SIZE, "may change its size", id="it could shrink"),
+        pytest.param(SEALS, 2 * SIZE, f"has {SIZE} B", id="another size"),
     ],
 )
 def test_memory_that_is_not_as_it_was_said_is_refused(seals, said, words):
-    import fcntl
-
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, SLOT)
+    os.ftruncate(descriptor, SIZE)
     if seals:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     with pytest.raises(LaneError, match=words):
@@ -139,34 +183,38 @@ def test_memory_that_is_not_as_it_was_said_is_refused(seals, said, words):
         os.fstat(descriptor)
 
 
-def test_too_many_connections_use_tcp(tmp_path):
-    shm = Shm(tmp_path, SLOT)
-    lanes = [shm.lend() for _ in range(ARENAS_AT_MOST)]
-    assert shm.lend() is None
-    lanes[0][0].close()
-    assert shm.lend() is not None
+def test_pages_that_lie_in_this_process_alone_are_refused_at_the_start(tmp_path):
+    shm = Shm(tmp_path)
+    with pytest.raises(BackendError, match="do not lie in a memory file"):
+        shm.open(memoryview(bytearray(8)), None)
     shm.close()
-    for arena in shm._arenas:
-        arena.close()
 
 
-def test_a_machine_without_memory_to_spare_uses_tcp(tmp_path, monkeypatch, caplog):
+def test_a_kernel_without_such_memory_is_named_at_the_start(monkeypatch):
     def refuse(name, flags):
         raise OSError(28, "No space left on device")
 
-    shm = Shm(tmp_path, SLOT)
     monkeypatch.setattr(os, "memfd_create", refuse)
-    before = open_files()
+    with pytest.raises(ModelLoadError, match="No space left"):
+        make_file(SIZE)
+
+
+def test_without_a_descriptor_to_spare_pages_travel_over_tcp(tmp_path, file, monkeypatch, caplog):
+    def refuse(self):
+        raise OSError(24, "Too many open files")
+
+    shm = Shm(tmp_path)
+    shm.open(memoryview(file.map), file)
+    monkeypatch.setattr(type(file), "reader", refuse)
     assert shm.lend() is None
-    assert open_files() == before
-    assert "No space left" in caplog.text
+    assert "Too many open files" in caplog.text
     shm.close()
 
 
-async def test_a_door_on_another_machine_is_a_plain_refusal(tmp_path):
-    shm = Shm(tmp_path, SLOT)
-    arena, lend = shm.lend()
+async def test_a_door_on_another_machine_is_a_plain_refusal(tmp_path, file):
+    shm = Shm(tmp_path)
+    shm.open(memoryview(file.map), file)
+    _, lend = shm.lend()
     shm.close()
     with pytest.raises(LaneError, match="no shared memory with the peer"):
         await shm.borrow(lend)
-    arena.close()

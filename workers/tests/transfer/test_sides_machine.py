@@ -155,13 +155,24 @@ class Wire:
         return self.has_key
 
 
+@dataclass
+class Tagged:
+    """A page on loan: the prompt that it belongs to."""
+
+    content: bytes
+    count: int = 1
+
+    def end(self):
+        pass
+
+
 class Copy:
     """A backend that moves a tag in place of pages: the prompt that they belong to."""
 
     page_bytes = 1
 
     def push(self, channel, generation, first_page, pages):
-        count, content = pages
+        count, content = pages.count, pages.content
         channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=count), content)
         return len(content)
 
@@ -190,6 +201,8 @@ class Ear:
 class Machine(RuleBasedStateMachine):
     fence = Fence.CONNECTION
     has_key = False
+    pages_type = Pages
+    lend = staticmethod(Tagged)
 
     @initialize()
     def begin(self):
@@ -204,7 +217,7 @@ class Machine(RuleBasedStateMachine):
 
     def start_decode(self):
         self.incarnation += 1
-        self.pages = Pages()
+        self.pages = self.pages_type()
         self.decode = DecodeSide(
             self.pages, Copy(), self.incarnation, post=lambda call, *a: call(*a), clock=lambda: self.now,
             meter=Meter(), prefill_timeout_s=50.0, lease_s=10.0, quarantine_pages=ALL_PAGES // 2,
@@ -308,7 +321,7 @@ class Machine(RuleBasedStateMachine):
         page, end = self.computer.admitted[key], -(-len(prompt) // PAGE_TOKENS)
         if page == end - 1:
             sink.on_first(Token(1, 0.0, (), "length" if len(prompt) == 7 else None))
-        sink.on_chunk(page, (1, bytes(prompt)))
+        sink.on_chunk(page, self.lend(bytes(prompt)))
         self.computer.admitted[key] = page + 1
         if page == end - 1:
             sink.on_done()

@@ -1,0 +1,55 @@
+"""Memory for KV pages: the process' own, or a file of memory that other processes of the machine may be shown."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Final
+
+# Named in <linux/fcntl.h> since 5.1, in Python's fcntl not yet: who wrote before may go on, nobody else ever may.
+F_SEAL_FUTURE_WRITE: Final = 0x0010
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFile:
+    """Zeroed memory without a name, whose size is fixed."""
+
+    descriptor: int
+    map: mmap.mmap
+
+    def seal(self) -> None:
+        """Whoever has mapped it may go on writing; all later mappings can but read. Twice is harmless.
+
+        Raises OSError before Linux 5.1.
+        """
+        if fcntl.fcntl(self.descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
+
+    def reader(self) -> int:
+        """A descriptor that can only be read, its receiver's own. Raises OSError."""
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def memory_file(size: int) -> MemoryFile:
+    """Raises OSError where the machine has no such memory."""
+    descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    huge(memory)
+    return MemoryFile(descriptor, memory)
+
+
+def huge(memory: mmap.mmap) -> None:
+    """Ask for huge pages, whose faults and look-ups are fewer: a wish, which a kernel may not grant."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            return

@@ -1,0 +1,184 @@
+"""The two ends of a lane: the writer says where in its lent pages a frame lies, the reader brings it into its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from tandem_worker.transfer.base import LaneError
+from tandem_worker.transfer.wire import Span, WireError
+
+Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
+
+
+class WriterEnd:
+    """The writer's end: frames stay where they are; what the reader needs is told by the connection."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """`memory`: what was lent."""
+        self.flying = Flying()  # for ever empty: the writer fetches nothing
+        self._start = address_of(memory)
+        self._size = len(memory)
+
+    def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
+        """Where they lie; none for pieces that are not in the lent memory: their bytes go over the connection."""
+        places = [(address_of(piece) - self._start, len(piece)) for piece in pieces]
+        if not all(0 <= at <= self._size - size for at, size in places):
+            return ()
+        return tuple(Span(at, size) for at, size in places)
+
+    def under_way(self, frames: bool) -> None:
+        """The reader needs no help."""
+
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> None:
+        """The writer reads nothing."""
+        raise WireError(f"a decode worker must not send pages ({size_of(pieces)} B at {spans[0].at})")
+
+    def revoke(self) -> bool:
+        """Nobody writes to the writer."""
+        return False
+
+    def close(self) -> None:
+        """What is lent is the worker's, not the connection's."""
+
+
+class ReaderEnd:
+    """The reader's end: what it has fetched it says by `taken`; it sends nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.flying = Flying()
+        self._size = size
+
+    def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
+        """The reader sends no pages."""
+        raise WireError(f"{size_of(pieces)} B of pages on the reader's side")
+
+    def under_way(self, frames: bool) -> None:
+        """The reader sends no frames."""
+
+    def moves(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> list[Move]:
+        """One for each run that has no gap on either side. Raises WireError for a place outside of what was lent."""
+        if any(not 0 <= span.at <= self._size - span.size for span in spans):
+            raise WireError(f"pages at {spans[0].at} and on lie outside of {self._size} B of lent memory")
+        if sum(span.size for span in spans) != size_of(pieces):
+            raise WireError(f"{sum(span.size for span in spans)} B for a place of {size_of(pieces)} B")
+        return list(pair_up(spans, [(address_of(piece), len(piece)) for piece in pieces]))
+
+
+def pair_up(spans: Sequence[Span], places: Sequence[tuple[int, int]]) -> Iterator[Move]:
+    """Cut two lists of (where, bytes) of the same sum at the ends of both."""
+    ends = sorted({*accumulate(span.size for span in spans), *accumulate(size for _, size in places)})
+    source, target, done = Walk(spans), Walk(places), 0
+    for end in ends:
+        yield source.step(end - done), target.step(end - done), end - done
+        done = end
+
+
+class Walk:
+    """Through runs of memory, by steps that never cross the end of one."""
+
+    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
+        self._places = iter(places)
+        self._at = self._left = 0
+
+    def step(self, size: int) -> int:
+        """Where the next `size` bytes are."""
+        if not self._left:
+            self._at, self._left = next(self._places)
+        at = self._at
+        self._at += size
+        self._left -= size
+        return at
+
+
+class Flying:
+    """Fetches that are carried out meanwhile, and the end of them all."""
+
+    def __init__(self) -> None:
+        self._fetches: set[asyncio.Future[None]] = set()
+        self._at_end: Callable[[], None] | None = None
+
+    def add(self, fetch: asyncio.Future[None]) -> asyncio.Future[None]:
+        """One more; it is forgotten once it is over."""
+        self._fetches.add(fetch)
+        fetch.add_done_callback(self._over)
+        return fetch
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it once, when the last of those under way is over; not at all where none is."""
+        if self._fetches:
+            self._at_end = call
+
+    def _over(self, fetch: asyncio.Future[None]) -> None:
+        self._fetches.discard(fetch)
+        if not self._fetches and self._at_end is not None:
+            call, self._at_end = self._at_end, None
+            call()
+
+    def __bool__(self) -> bool:
+        return bool(self._fetches)
+
+
+Job = tuple[list[Move], "asyncio.AbstractEventLoop", "asyncio.Future[None]"]
+
+
+class Fetchers:
+    """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong."""
+
+    def __init__(self, name: str, threads: int, flying: Flying, read: Callable[[list[Move]], str]) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads = threads
+        self._flying = flying
+        for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
+            threading.Thread(target=work, args=(self._jobs, read), name=name, daemon=True).start()
+
+    def add(self, moves: list[Move]) -> asyncio.Future[None]:
+        """One more; the future is done on the event loop, and fails with LaneError."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._jobs.put((moves, loop, done))
+        return self._flying.add(done)
+
+    def close(self) -> None:
+        """What has not begun never does; the threads end after what has. Twice is harmless."""
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                job[2].cancel()
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+
+def work(jobs: queue.SimpleQueue[Job | None], read: Callable[[list[Move]], str]) -> None:
+    """One thread: a fetch at a time until the connection is over."""
+    while (job := jobs.get()) is not None:
+        moves, loop, done = job
+        wrong = read(moves)
+        with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
+            loop.call_soon_threadsafe(settle, done, wrong)
+
+
+def settle(done: asyncio.Future[None], wrong: str) -> None:
+    """On the event loop: a fetch is over."""
+    if done.done():
+        return
+    if wrong:
+        done.set_exception(LaneError(wrong))
+    else:
+        done.set_result(None)
+
+
+def size_of(pieces: Sequence[memoryview]) -> int:
+    """Bytes of all of them."""
+    return sum(map(len, pieces))
+
+
+def address_of(memory: memoryview) -> int:
+    """Where it lies."""
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
