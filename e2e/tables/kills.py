@@ -92,7 +92,7 @@ def spanning() -> dict[str, object]:
 
 def leftovers(case: Case) -> None:
     """Children of names that another version gave them."""
-    for plural in ("services", "serviceaccounts", "rolebindings", "poddisruptionbudgets"):
+    for plural in ("services", "serviceaccounts", "rolebindings", "networkpolicies", "poddisruptionbudgets"):
         if (own := case.kube.items.get((plural, "serving", "chat-router"))) is not None:
             item = put(copied(own), "metadata.name", "chat-former")
             del item["metadata"]["uid"]

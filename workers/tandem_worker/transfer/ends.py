@@ -8,12 +8,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 
 from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import Span, WireError
 
+ADDRESSES: Final = 2**63  # more than any machine has; a library's own sums do not overflow below it
 Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
 
 
@@ -172,6 +174,17 @@ def settle(done: asyncio.Future[None], wrong: str) -> None:
         done.set_exception(LaneError(wrong))
     else:
         done.set_result(None)
+
+
+def start_of(text: str, size: int) -> int:
+    """Where lent memory begins at the peer, from hexadecimal. Raises LaneError for what no library should see."""
+    try:
+        start = int(text, 16)
+    except ValueError as error:
+        raise LaneError(f"the peer's memory is nowhere: {error}") from error
+    if not 0 < start <= ADDRESSES - size:
+        raise LaneError(f"the peer's memory would lie at {start:#x}")
+    return start
 
 
 def size_of(pieces: Sequence[memoryview]) -> int:

@@ -2,18 +2,20 @@
 
 What differs: the library's reads block, so each connection has threads of its own for them; and none can be given up.
 Pages of a ticket that ended early are free once every read of its connection has returned, which the end of the peer's
-process or of its network connection brings about; until then they are in quarantine.
+process or of its network connection brings about, or `PATIENCE` without a byte; until then they are in quarantine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -21,10 +23,17 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
+# Seconds without progress after which a read fails: the library's own 30 s would keep pages from everybody as long.
+PATIENCE: Final = {"MC_TCP_PROGRESS_TIMEOUT_SEC": "5", "MC_TCP_STATUS_TIMEOUT_SEC": "5"}
 
 
 def make_engine(host: str) -> Any:
-    """A transfer engine that listens at this address. Raises BackendError, with what to install."""
+    """A transfer engine that peers find at this address. Raises BackendError, with what to install.
+
+    It listens at all of the machine's addresses: it cannot be told otherwise.
+    """
+    for name, seconds in PATIENCE.items():
+        os.environ.setdefault(name, seconds)
     try:
         engine = importlib.import_module("mooncake.engine").TransferEngine()
     except ImportError as error:
@@ -111,9 +120,10 @@ class Mooncake:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         peer, _, start = lend.where.partition(" ")
         try:
-            return Reader(self._engine, peer, int(start, 16), lend.size)
+            parse_address(peer)  # the library would look names up
         except ValueError as error:
             raise LaneError(f"the peer's memory is nowhere: {error}") from error
+        return Reader(self._engine, peer, start_of(start, lend.size), lend.size)
 
     def close(self) -> None:
         """Lanes go with their connections."""
