@@ -45,6 +45,8 @@ POD: Mapping[str, tuple[Any, Any]] = {
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "spec.model.source": ("file:///models/a", "file:///models/b", "hf://org/name"),
     "spec.model.cache.hostPath": ("/var/cache/models", "/srv/models"),
+    "spec.scaleToZero.afterSeconds": (600, 900),
+    "spec.scaleToZero.holdSeconds": (120, 240),
     "spec.engine.image": ("example.com/worker:1", "example.com/worker:2"),
     "spec.engine.args": (["--max-batch", "32"], ["--max-batch", "16"]),
     "spec.pools[].name": ("first", "second"),
@@ -107,6 +109,12 @@ def colocated(body: Object) -> None:
         pool["role"] = "Both"
 
 
+def both_ways(body: Object) -> None:
+    """Pools of both modes, as Auto takes them."""
+    first = body["spec"]["pools"][0]
+    body["spec"]["pools"].append({**first, "name": "both", "role": "Both"})
+
+
 def hub(body: Object) -> None:
     """A model that is pulled, so that what goes with it means something."""
     put(body, "spec.model.source", "hf://org/model")
@@ -122,6 +130,7 @@ def third_pool(body: Object) -> None:
 # What a value needs beside it, by field and value.
 WITH: Mapping[tuple[str, Any], Callable[[Object], None]] = {
     ("spec.mode", "Colocated"): colocated,
+    ("spec.mode", "Auto"): both_ways,
     **{
         ("spec.transfer.rdma.mode", mode): lambda body: _put(
             body, "spec.transfer.rdma.resource", "rdma/hca_shared_devices_a"
@@ -140,7 +149,13 @@ AS_UNSET = frozenset(
 )
 
 
+def sleeping(body: Object) -> None:
+    """A resource that may sleep."""
+    put(body, "spec.scaleToZero.afterSeconds", 300)
+
+
 BESIDE: Mapping[str, Callable[[Object], None]] = {
+    "spec.scaleToZero.holdSeconds": sleeping,
     "spec.pools[].role": third_pool,
     "spec.model.revision": hub,
     "spec.model.authSecretRef.name": hub,

@@ -37,6 +37,7 @@ CHOSEN = frozenset(
         *(f"spec.pools[].replicas.{name}" for name in ("min", "max", "initial")),
         *(f"spec.rebalance.roles.{name}" for name in ("minPrefill", "minDecode")),
         "spec.pools[].role",
+        "spec.mode",  # Auto stays in the mode that it finds
     }
 )
 # Fields whose value acts on nothing that a pass shows, and where it does act.

@@ -106,6 +106,13 @@ def deleted(case: Case) -> None:
     case.kube.store(case.plural, item)
 
 
+def without_node(case: Case) -> None:
+    """The scheduler finds no node for one pod."""
+    pod = copied(case.kube.of("pods")[0])
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    case.kube.store("pods", {**pod, "status": {"phase": "Pending", "conditions": [said]}})
+
+
 STORIES = (
     Story("a new resource", None),
     Story("a rollout: another image", edited("spec.engine.image", "example.com/worker:2")),
@@ -121,6 +128,7 @@ STORIES = (
     Story("replicas span nodes", parallel(8, 2), VLLM),
     Story("replicas span nodes no more", parallel(8, 1), spanning()),
     Story("children of a former version's names", leftovers),
+    Story("a pod finds no node", without_node),
     Story("the resource is deleted", deleted),
 )
 

@@ -7,7 +7,6 @@ import pytest
 from e2e.harness.kube import REPO
 from e2e.tables.fields import CHOSEN, ELSEWHERE, FIELDS, PAGE, Row, page, try_field
 from e2e.tables.page import is_current
-from tandem_operator.api.not_yet import NOT_YET
 
 SLOW = pytest.mark.slow
 tried: dict[str, Row] = {}
@@ -33,13 +32,6 @@ async def test_a_field_acts_or_is_refused_and_goes_back(path: str) -> None:
     if path not in CHOSEN:
         assert [step.value for step in row.steps if not step.converged] == [], "not as a resource that began so"
         assert row.unset != "stays", "something of the field is left"
-
-
-@SLOW
-@pytest.mark.parametrize("line", NOT_YET, ids=lambda line: line.path)
-async def test_what_is_not_carried_out_is_refused_with_its_sentence(line) -> None:
-    steps = [step for path in FIELDS if path.startswith(line.path) for step in (await row_of(path)).steps]
-    assert any(line.instead in step.refused for step in steps)
 
 
 def test_no_row_is_of_a_field_that_is_not_there() -> None:

@@ -24,7 +24,11 @@ ANSWER_TRIES = 3
 class Face:
     """Everything but completions, which `Proxy` serves. `synced` becomes true with the first list of workers."""
 
-    def __init__(self, registry: Registry, session: aiohttp.ClientSession, ledger: Ledger, proxy: Proxy) -> None:
+    def __init__(
+        self, registry: Registry, session: aiohttp.ClientSession, ledger: Ledger, proxy: Proxy, *, holds: bool = False
+    ) -> None:
+        """holds: requests are held while no worker is there, so that clients may come all the same."""
+        self._holds = holds
         self._registry = registry
         self._session = session
         self._ledger = ledger
@@ -60,6 +64,8 @@ class Face:
         """May clients come? Not while draining, and not before a worker that can serve is known."""
         if self._proxy.draining:
             return web.Response(status=503, text="draining\n")
+        if self._holds and self._registry.listed:
+            return web.Response(text="ok\n")
         choice = self._registry.can_place(_now(request))
         if isinstance(choice, Pair):
             return web.Response(text="ok\n")

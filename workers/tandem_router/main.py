@@ -26,6 +26,7 @@ from tandem_router.discovery import Discovery, Selection
 from tandem_router.engines import ENGINES
 from tandem_router.followers import Followers
 from tandem_router.ledger import Ledger
+from tandem_router.lobby import Lobby
 from tandem_router.mounted import Certificate, Keys, Mounted, MountError, follow
 from tandem_router.overlap import Overlap
 from tandem_router.proxy import Patience, Proxy
@@ -54,6 +55,7 @@ class Settings:
     keys_folder: Path | None = None
     tls_folder: Path | None = None
     tls_port: int = 8443
+    hold_s: float = 0.0  # 0: a request waits for a worker only as long as a restart takes
 
 
 def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -72,6 +74,9 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
     parser.add_argument("--tpot-ms", type=_positive, required=True, help="the resource's TPOT target")
     parser.add_argument("--engine", choices=tuple(ENGINES), default="tandem", help="what the workers are")
     parser.add_argument("--first-byte-timeout", type=_positive, default=120.0, metavar="SECONDS")
+    parser.add_argument(
+        "--hold-seconds", type=_positive, default=0.0, help="hold requests this long while there is no worker at all"
+    )
     parser.add_argument("--api-keys-dir", type=Path, metavar="DIR", help="each file holds a key that clients may use")
     parser.add_argument("--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key: the API is HTTPS alone")
     parser.add_argument("--tls-port", type=int, default=8443)
@@ -86,6 +91,7 @@ def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Set
         keys_folder=given.api_keys_dir,
         tls_folder=given.tls_dir,
         tls_port=given.tls_port,
+        hold_s=given.hold_seconds,
     )
 
 
@@ -150,12 +156,13 @@ async def serve(
         registry.on_change = changed
         attempts = Attempts(registry, bell, workers, engine, ledger.metrics, overlap)
         tracing = make_tracing(os.environ, "tandem-router", os.environ.get("POD_NAME", settings.host))
-        proxy = Proxy(attempts, engine, ledger, settings.patience, tracing)
+        lobby = Lobby(registry, bell, settings.hold_s, ledger.metrics.held.set)
+        proxy = Proxy(attempts, engine, ledger, settings.patience, tracing, lobby)
         watch = asyncio.create_task(Discovery(api, access, settings.selection, registry).run(), name="discovery")
         watch.add_done_callback(lambda _done: stop.set())  # it never ends by itself but by a fault: do not serve blind
         door = door or Door()
         followers = [asyncio.create_task(follow(part), name="mounted") for part in door.mounted()]
-        runners = await open_door(Face(registry, workers, ledger, proxy), door, settings)
+        runners = await open_door(Face(registry, workers, ledger, proxy, holds=settings.hold_s > 0), door, settings)
         log.info("serving %s on %s:%d", settings.selection.resource, settings.host, settings.port)
         gc.freeze()
         await stop.wait()

@@ -87,6 +87,7 @@ class Metrics:
         bin_s.set(self._bunches.bin_s)
         self.retries = self._counter("retries", "Tries with another pair of workers.")
         self.inflight = Gauge(f"{name}_inflight", "Requests being served now.", registry=self.registry)
+        self.held = Gauge(f"{name}_held_requests", "Requests that wait for a first worker.", registry=self.registry)
         self._workers = Gauge(f"{name}_workers", "Workers that take new requests.", ["role"], registry=self.registry)
         oldest = Gauge(
             f"{name}_oldest_waiting_seconds",

@@ -14,6 +14,7 @@ from tandem_router.deadline import Deadline
 from tandem_router.engines.base import Engine
 from tandem_router.errors import RefusedError, refusal
 from tandem_router.ledger import CLIENT_GONE, Journey, Ledger
+from tandem_router.lobby import Lobby
 from tandem_router.splice import Splice
 from tandem_router.tracing import OFF, Span, Tracing
 
@@ -46,8 +47,15 @@ class Proxy:
     """Serves `/v1/chat/completions` and `/v1/completions`."""
 
     def __init__(
-        self, attempts: Attempts, engine: Engine, ledger: Ledger, patience: Patience, tracing: Tracing = OFF
+        self,
+        attempts: Attempts,
+        engine: Engine,
+        ledger: Ledger,
+        patience: Patience,
+        tracing: Tracing = OFF,
+        lobby: Lobby | None = None,
     ) -> None:
+        self._lobby = lobby
         self._attempts = attempts
         self._engine = engine
         self._ledger = ledger
@@ -90,6 +98,8 @@ class Proxy:
         headers = {name: request.headers[name] for name in TO_WORKER if name in request.headers}
         if trace:
             headers["traceparent"] = trace
+        if self._lobby is not None:
+            await self._lobby.wait()
         answer = await self._answer(request.path, asked, headers, deadline, request_id)
         try:
             headers = _passed_on(answer, request_id)

@@ -60,6 +60,7 @@ class Registry:
         self._loads: dict[str, Load] = {}
         self._penalties: dict[str, Penalty] = {}
         self._turn = 0
+        self.listed = False  # true with the first whole list
         self._works_alone = works_alone  # may a decode worker do the whole job?
         self.on_change = on_change
 
@@ -70,6 +71,7 @@ class Registry:
 
     def replace(self, workers: Iterable[Worker]) -> None:
         """A fresh list: it is the whole truth."""
+        self.listed = True
         self._workers = {worker.name: worker for worker in workers}
         for gone in self._loads.keys() - self._workers.keys():
             self._forget(gone)

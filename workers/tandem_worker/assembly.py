@@ -19,6 +19,7 @@ from tandem_worker.engine import (
     load_tokenizer,
 )
 from tandem_worker.engine.parallel import Leader, join
+from tandem_worker.engine.ranked import memory_of_ranks
 from tandem_worker.ranks import Ranks, start_ranks
 from tandem_worker.server.bridge import Bridge
 from tandem_worker.server.defaults import Defaults, read_defaults
@@ -100,15 +101,16 @@ def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
         return load_model(path, sizes), Ranks()
     if sizes.threads is None:  # each rank a share of the cores, or they would stand in each other's way
         sizes = replace(sizes, threads=max(1, (os.cpu_count() or 1) // sizes.tensor_parallel))
-    ranks, address = start_ranks(path, sizes)
+    memory = memory_of_ranks(sizes)
+    ranks, address = start_ranks(path, sizes, memory.descriptor)
     try:
         model = load_model(path, sizes)
         join(0, sizes.tensor_parallel, address)
     except BaseException:
         ranks.end(told=False)
         raise
-    LOG.info("tensor parallelism over %d ranks; no KV transfer: this worker does whole jobs", sizes.tensor_parallel)
-    return replace(model, leader=Leader(model.decoder)), ranks
+    LOG.info("tensor parallelism over %d ranks", sizes.tensor_parallel)
+    return replace(model, leader=Leader(model.decoder, memory)), ranks
 
 
 async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> Assembled:
@@ -129,6 +131,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         worker=settings.worker,
         incarnation=new_incarnation(),
         revision=settings.revision,
+        tensor=settings.tensor_parallel,
         backend=settings.backend,
     )
     frames = Frames(identity)
@@ -167,7 +170,6 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
             page_tokens=settings.page_tokens,
             max_queue=settings.max_queue,
             defaults=parts.defaults,
-            takes_halves=settings.tensor_parallel == 1,
         )
     )
     return Assembled(engine, node, kv_port, parts.ranks)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from tandem_worker.engine import EngineError, EngineSettings, load_model
+from tandem_worker.engine.memory import mapped
 from tandem_worker.engine.parallel import follow, join
+from tandem_worker.engine.ranked import region_of
 from tandem_worker.engine.store import KvStore
 
 LOG = logging.getLogger("tandem_worker.ranks")
@@ -54,16 +56,21 @@ class Ranks:
                 process.wait(END_S)
 
 
-def start_ranks(model: Path, sizes: EngineSettings) -> tuple[Ranks, str]:
-    """Start them, and where to meet them. They load their shares while this process loads its own."""
+def start_ranks(model: Path, sizes: EngineSettings, memory: int) -> tuple[Ranks, str]:
+    """Start them, and where to meet them. They load their shares while this process loads its own.
+
+    `memory`: the descriptor of all ranks' pages (ranked.py), which they inherit.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
     ranks = Ranks()
     for number in range(1, sizes.tensor_parallel):
-        process = subprocess.Popen([sys.executable, "-m", "tandem_worker.ranks"], stdin=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tandem_worker.ranks"], stdin=subprocess.PIPE, pass_fds=(memory,)
+        )
         ranks.processes.append(process)
-        orders = {"model": str(model), "sizes": asdict(sizes), "rank": number, "address": address}
+        orders = {"model": str(model), "sizes": asdict(sizes), "rank": number, "address": address, "memory": memory}
         if process.stdin is not None:
             process.stdin.write(json.dumps(orders).encode() + b"\n")
             process.stdin.flush()
@@ -79,7 +86,8 @@ def main() -> None:
     sizes = EngineSettings(**orders["sizes"])
     try:
         model = load_model(Path(orders["model"]), sizes, orders["rank"])
-        store = KvStore(model.info, sizes, model.decoder.dtype, model.decoder.config.kv_heads)
+        region = region_of(mapped(orders["memory"]), orders["rank"], sizes)
+        store = KvStore(model.info, sizes, model.decoder.dtype, model.decoder.config.kv_heads, region)
         join(orders["rank"], sizes.tensor_parallel, orders["address"])
         follow(model.decoder, store.tensor)
     except EngineError as error:

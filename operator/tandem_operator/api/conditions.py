@@ -14,6 +14,7 @@ SCALING_LIMITED: Final = "ScalingLimited"
 REBALANCING: Final = "Rebalancing"
 KV_TRANSFER_READY: Final = "KVTransferReady"
 MONITORING_READY: Final = "MonitoringReady"
+MODE_CHOSEN: Final = "ModeChosen"
 
 Answer = Literal["True", "False", "Unknown"]
 
@@ -48,6 +49,7 @@ CONDITIONS: Final = (
     ConditionType(REBALANCING, "Is a move of the ratio under way?"),
     ConditionType(KV_TRANSFER_READY, "Does the KV cache travel as spec.transfer demands?"),
     ConditionType(MONITORING_READY, "Is there all that spec.monitoring asks for? Absent where it asks for nothing."),
+    ConditionType(MODE_CHOSEN, "Is the mode in effect the advisor's answer? Absent unless spec.mode is Auto."),
 )
 
 _WAIT = "Wait; the message says for what."
@@ -58,6 +60,12 @@ _PROMETHEUS = "Look at the operator's Prometheus address and at Prometheus itsel
 REASONS: Final = (
     Reason(READY, "True", "Serving", "Prefill, decode and router can take requests."),
     Reason(READY, "True", "Suspended", "spec.suspend is true and all pods are gone: nothing is served, as asked."),
+    Reason(
+        READY,
+        "True",
+        "Asleep",
+        "spec.scaleToZero: nothing was asked for, and the workers are gone; the routers hold the first request.",
+    ),
     Reason(READY, "Unknown", "Progressing", "The first rollout, or one after an edit, is under way.", _WAIT),
     Reason(
         READY,
@@ -109,13 +117,6 @@ REASONS: Final = (
         "UnknownAccelerator",
         "A pool names an accelerator that the catalogue does not have.",
         "Correct the name, or add an entry to the ConfigMap tandem-catalogue.",
-    ),
-    Reason(
-        STALLED,
-        "True",
-        "NotSupported",
-        "The spec asks for something that this version does not carry out; the message names the field.",
-        "Change the field as the message says, or install a newer version.",
     ),
     Reason(
         STALLED,
@@ -263,6 +264,48 @@ REASONS: Final = (
     ),
     Reason(KV_TRANSFER_READY, "Unknown", "NoTransferYet", "No worker has told its transfer backend yet."),
     Reason(KV_TRANSFER_READY, "True", "NotNeeded", "Mode Colocated transfers nothing."),
+    Reason(MODE_CHOSEN, "True", "Advised", "The mode in effect is the one that meets the targets for least."),
+    Reason(
+        MODE_CHOSEN,
+        "True",
+        "NotClear",
+        "The other mode seems better, but not at every cost within a standard deviation, or not all the time.",
+    ),
+    Reason(
+        MODE_CHOSEN,
+        "True",
+        "ChangesSpent",
+        "The other mode is advised, but the mode changed too lately, or four times in a day.",
+        "If it goes on, set spec.mode to the one that you prefer.",
+    ),
+    Reason(
+        MODE_CHOSEN,
+        "True",
+        "NoRoom",
+        "The other mode is advised, but the budget has no room for the pools of both while the new ones start.",
+        "Raise spec.rebalance.budget, or set spec.mode, which replaces the pools with a gap.",
+    ),
+    Reason(
+        MODE_CHOSEN,
+        "True",
+        "NoModeReaches",
+        "Neither mode is predicted to meet the targets within the bounds.",
+        "Relax spec.slo, or raise the pools' maxima or the budget.",
+    ),
+    Reason(
+        MODE_CHOSEN,
+        "True",
+        "Recommended",
+        "The other mode is advised, and spec.rebalance.mode is not Auto.",
+        "Set spec.rebalance.mode to Auto, or spec.mode to the advised one.",
+    ),
+    Reason(
+        MODE_CHOSEN,
+        "Unknown",
+        "Unobserved",
+        "Traffic is not known for long enough: what is in effect stays, at the beginning Colocated.",
+        _WAIT,
+    ),
     Reason(MONITORING_READY, "True", "Made", "The objects that spec.monitoring asks for are there."),
     Reason(
         MONITORING_READY,

@@ -15,7 +15,6 @@ import yaml
 
 from tandem_operator.api import constants as names
 from tandem_operator.api.catalogue import to_data
-from tandem_operator.api.not_yet import NOT_YET, NotYet
 from tandem_operator.api.pages import conditions_page, hardware_page, resource_page
 from tandem_operator.api.schema import Schema, structural
 from tandem_operator.api.spec import Spec
@@ -41,8 +40,6 @@ def resource_schema() -> Schema:
     """The structural schema of the whole object, with every rule in it."""
     spec = structural(Spec, defaults=True)
     spec["description"] = "What is wanted."
-    for line in NOT_YET:
-        _add_refusal(spec, line)
     status = structural(Status, defaults=False)
     text = {"type": "string"}
     return {
@@ -58,18 +55,6 @@ def resource_schema() -> Schema:
         "required": ["spec"],
         "x-kubernetes-validations": [rule.as_validation() for rule in DisaggregatedInference.rules],
     }
-
-
-def _add_refusal(spec: Schema, line: NotYet) -> None:
-    """Put the line's rule on the object that holds the field. Raises KeyError where the API has no such field."""
-    holder = spec
-    _, *steps, last = line.path.split(".")
-    for step in steps:
-        holder = holder["properties"][step.removesuffix("[]")]
-        holder = holder["items"] if step.endswith("[]") else holder
-    field = holder["properties"][last]
-    sized = "items" in field or "additionalProperties" in field
-    holder.setdefault("x-kubernetes-validations", []).append(line.as_validation(sized=sized))
 
 
 def custom_resource_definition() -> dict[str, Any]:

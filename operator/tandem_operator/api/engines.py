@@ -29,7 +29,7 @@ ENGINES: Final[Mapping[str, Ability]] = {
         # Not shm: two pods of a node share no folder but the node's own, and nothing puts a pair on one node.
         backends=("tcp", "nixl", "mooncake"),
         dtypes=("bfloat16", "float32"),
-        degrees=(),
+        degrees=("tensor",),  # pools may differ in it over tcp: pages are resharded on their way
         flips=True,
         batch_option="--max-batch",
         batch=64,

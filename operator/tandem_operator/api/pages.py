@@ -10,21 +10,17 @@ from tandem_operator.api.catalogue import CATALOGUE, GIB, GIGABIT, PRODUCT_LABEL
 from tandem_operator.api.conditions import CONDITIONS, REASONS, ConditionType
 from tandem_operator.api.constants import API_VERSION, KIND
 from tandem_operator.api.decision_reasons import DECISION_REASONS
-from tandem_operator.api.not_yet import NOT_YET
 from tandem_operator.api.schema import Schema
 
 MADE = "<!-- Made by `python -m tandem_operator.api.crd`; edit the models instead. -->"
 
 
 def resource_page(schema: Schema) -> str:
-    """Every field with its type, bounds, default and meaning, then what is not carried out yet."""
+    """Every field with its type, bounds, default and meaning."""
     parts = [
         f"# {KIND}",
         MADE,
         f"`{API_VERSION}`, short name `di`. `kubectl explain di.spec` says the same.",
-        "## Fields that are not carried out yet",
-        "The API server refuses them with a sentence; nothing is ignored.",
-        _table(("field", "what to do"), ((f"`{line.path}`", line.instead) for line in NOT_YET)),
     ]
     for part in ("spec", "status"):
         rows = _rows(schema["properties"][part], part)
@@ -134,8 +130,7 @@ def _bounds(field: Schema) -> str:
 
 def _rules(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
     for rule in schema.get("x-kubernetes-validations", []):
-        if rule.get("reason") != "FieldValueForbidden":  # those are the first table
-            yield f"`{(path + rule.get('fieldPath', '')).strip('.')}`", str(rule["message"])
+        yield f"`{(path + rule.get('fieldPath', '')).strip('.')}`", str(rule["message"])
     for key, below in _children(schema):
         yield from _rules(below, path + key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from tandem_operator.api.base import Part, Rule, whole
 from tandem_operator.api.engines import DEGREES, ENGINES, Ability
@@ -14,6 +14,17 @@ from tandem_operator.api.spec_pool import Pool
 from tandem_operator.api.spec_rebalance import Rebalance, Slo
 from tandem_operator.api.spec_router import Monitoring, Router
 from tandem_operator.api.spec_transfer import Transfer
+
+
+class ScaleToZero(Part):
+    """When the workers go, and how long a request waits for them to come back."""
+
+    after_seconds: Annotated[int, Field(ge=30, le=14_400)]
+    """Seconds without a request, after which the workers go. Example: 1800."""
+    hold_seconds: Annotated[int, Field(ge=1, le=3600)] = 300
+    """Seconds that a router holds a request while the workers start; then 503 with Retry-After. Longer than a start
+    takes (status.sleep.startSeconds). Default: 300."""
+
 
 Mode = Literal["Disaggregated", "Colocated", "Auto"]
 
@@ -24,9 +35,8 @@ def _least_gpus(pools: Iterable[Pool]) -> int:
 
 def _roles_fit_mode(spec: Spec) -> bool:
     roles = {pool.role for pool in spec.pools}
-    if spec.mode == "Disaggregated":
-        return roles == {"Prefill", "Decode"}
-    return spec.mode == "Auto" or roles == {"Both"}
+    wanted = {"Disaggregated": {"Prefill", "Decode"}, "Colocated": {"Both"}, "Auto": {"Prefill", "Decode", "Both"}}
+    return roles == wanted[spec.mode]
 
 
 def _minima_fit(spec: Spec) -> bool:
@@ -60,6 +70,11 @@ def _degrees_fit(spec: Spec) -> bool:
     return all(getattr(pool.parallelism, degree) == 1 for pool in spec.pools for degree in lacking)
 
 
+def _ranks_fit(spec: Spec) -> bool:
+    reshards = spec.engine.name != "tandem" or spec.mode == "Colocated" or spec.transfer.backend == "tcp"
+    return reshards or len({pool.parallelism.tensor for pool in spec.pools}) == 1
+
+
 def _degrees_of(name: str) -> str:
     """CEL: no pool uses a degree that the engine lacks."""
     lacking = [degree for degree in DEGREES if degree not in ENGINES[name].degrees]
@@ -90,11 +105,12 @@ RULES = (
     ),
     Rule(
         message="mode Disaggregated needs at least one pool of role Prefill, one of role Decode and none of role Both; "
-        "mode Colocated needs role Both in every pool",
+        "mode Colocated needs role Both in every pool; mode Auto needs at least one pool of each role",
         holds=_roles_fit_mode,
         cel="self.mode == 'Disaggregated' ? self.pools.exists(p, p.role == 'Prefill') "
         "&& self.pools.exists(p, p.role == 'Decode') && self.pools.all(p, p.role != 'Both') "
-        ": self.mode == 'Auto' || self.pools.all(p, p.role == 'Both')",
+        ": self.mode == 'Auto' ? ['Prefill', 'Decode', 'Both'].all(r, self.pools.exists(p, p.role == r)) "
+        ": self.pools.all(p, p.role == 'Both')",
         field=".pools",
     ),
     Rule(
@@ -119,6 +135,12 @@ RULES = (
         cel="self.mode == 'Colocated' || self.rebalance.roles.minPrefill + self.rebalance.roles.minDecode "
         "<= self.pools.map(p, p.replicas.max).sum()",
         field=".rebalance.roles",
+    ),
+    Rule(
+        message="scaleToZero needs rebalance.mode Auto: in the other modes the operator changes no counts",
+        holds=lambda spec: spec.scale_to_zero is None or spec.rebalance.mode == "Auto",
+        cel="!has(self.scaleToZero) || self.rebalance.mode == 'Auto'",
+        field=".scaleToZero",
     ),
     Rule(
         message="roleFlips needs mode Disaggregated and an engine whose workers can change their role (tandem, vllm)",
@@ -147,6 +169,13 @@ RULES = (
         field=".pools",
     ),
     Rule(
+        message="tandem's pools have the same parallelism.tensor, unless transfer.backend is tcp: it alone reshards",
+        holds=_ranks_fit,
+        cel="self.engine.name != 'tandem' || self.mode == 'Colocated' || self.transfer.backend == 'tcp' "
+        "|| self.pools.all(p, p.parallelism.tensor == self.pools[0].parallelism.tensor)",
+        field=".pools",
+    ),
+    Rule(
         message="parallelism.expert must be 1, or tensor * data: the experts are spread over all ranks of a stage",
         holds=_experts_fit,
         cel="self.pools.all(p, p.parallelism.expert == 1 "
@@ -165,7 +194,7 @@ class Spec(Part):
     """The program that computes. Default: tandem with the operator's image."""
     mode: Mode = "Disaggregated"
     """Disaggregated: separate prefill and decode workers; Colocated: each worker does both; Auto: the advisor decides
-    and says why. Default: Disaggregated."""
+    from the traffic and says why (status.mode), and the pools of one of both modes run. Default: Disaggregated."""
     pools: list[Pool] = Field(
         min_length=1,
         max_length=16,
@@ -184,11 +213,39 @@ class Spec(Part):
     """Objects for an installed monitoring stack."""
     suspend: bool = False
     """Take every pod away and keep the rest, the target included: false brings back what was there. Default: false."""
+    scale_to_zero: ScaleToZero | None = None
+    """Let the workers go while no request comes; the routers stay, and hold the first one. Default: never."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     """Rank between resources that share a fleet's budget (TANDEM_FLEET_GPUS): beyond everybody's minima the higher is
     served first, and takes from the lower. Default: 0."""
 
     rules: ClassVar[tuple[Rule, ...]] = RULES
+
+    # What somebody wrote, of a spec that in_mode() or at_rest() made.
+    _written: Spec | None = PrivateAttr(None)
+
+    @property
+    def written(self) -> Spec:
+        """The spec with the pools of both modes, as it is in Git."""
+        return self._written or self
+
+    def in_mode(self, mode: Literal["Disaggregated", "Colocated"]) -> Spec:
+        """A spec of mode Auto as one of the mode in effect: with its pools alone."""
+        pools = [pool for pool in self.pools if (pool.role == "Both") == (mode == "Colocated")]
+        found = self.model_copy(update={"mode": mode, "pools": pools})
+        found._written = self  # noqa: SLF001 its own class
+        return found
+
+    def at_rest(self) -> Spec:
+        """The spec of a resource that sleeps: its workers are suspended, its routers are not."""
+        found = self.model_copy(update={"suspend": True})
+        found._written = self.written  # noqa: SLF001 its own class
+        return found
+
+    @property
+    def asleep(self) -> bool:
+        """Are there no workers because it sleeps?"""
+        return self.suspend and not self.written.suspend
 
     @property
     def flips_roles(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -80,15 +81,20 @@ class ModelCache(Part):
 
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-SOURCE = rf'^(hf://{NAME}/{NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^"\\\s]*)?|file://[^"\\\s]+)$'
+SOURCE = (
+    rf'^(hf://{NAME}/{NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^"\\\s]*)?|file://[^"\\\s]+'
+    r'|oci://[a-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9._:-]+)+(@[^"\\\s]*)?)$'
+)
+DIGEST = "@sha256:[0-9a-f]{64}(/|$)"  # of an image, with a path in it behind
 
 
 class Model(Part):
     """The model to serve."""
 
     source: Annotated[str, Field(min_length=1, max_length=1024, pattern=SOURCE)]
-    """Where the weights are: hf://<owner>/<name> (model hub), pvc://<claim>/<path> (a volume), or file://<absolute
-    path> (a folder in the engine's image). Example: file:///models/smollm2-135m-instruct."""
+    """Where the weights are: hf://<owner>/<name> (model hub), pvc://<claim>/<path> (a volume), file://<absolute path>
+    (a folder in the engine's image), or oci://<image>@sha256:<digest>/<path> (an image of weights, mounted as a
+    volume). Example: file:///models/smollm2-135m-instruct."""
     revision: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")] | None = (
         None
     )
@@ -112,6 +118,12 @@ class Model(Part):
             holds=lambda model: model.is_hub == (model.revision is not None),
             cel="self.source.startsWith('hf://') == has(self.revision)",
             field=".revision",
+        ),
+        Rule(
+            message="an oci:// source needs a digest, @sha256:<64 hexadecimal characters>: a tag moves",
+            holds=lambda model: not model.source.startswith("oci://") or re.search(DIGEST, model.source) is not None,
+            cel=f"!self.source.startsWith('oci://') || self.source.matches('{DIGEST}')",
+            field=".source",
         ),
         Rule(
             message="authSecretRef and cache are for hf:// sources alone",

@@ -133,6 +133,30 @@ class DecisionStatus(Part):
     """What was decided for pools in the last half hour: rebalance.behavior counts by it."""
 
 
+class ModeStatus(Part):
+    """Which mode a resource of mode Auto is in; the condition ModeChosen says why."""
+
+    effective: Literal["Disaggregated", "Colocated"]
+    """The mode in effect."""
+    changes: list[Instant] = Field(
+        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """When it changed in the last day, oldest first."""
+
+
+class SleepStatus(Part):
+    """Whether a resource with scaleToZero sleeps."""
+
+    asleep: bool
+    """Are there no workers, as nothing is asked of them?"""
+    since: Instant
+    """When that changed last."""
+    start_seconds: Count | None = None
+    """How long a worker took from its creation until it served; unset: not known."""
+    message: Sentence = ""
+    """Why it changed."""
+
+
 class Condition(Part):
     """One standing judgement, as every Kubernetes object has them; docs/reference/conditions.md lists the reasons."""
 
@@ -159,6 +183,10 @@ class Status(Part):
     """Address of the OpenAI API. Example: http://chat-router.serving.svc:8000/v1."""
     model_revision: Annotated[str, Field(max_length=128)] | None = None
     """Revision of the model that runs."""
+    mode: ModeStatus | None = None
+    """The mode in effect; unset unless spec.mode is Auto."""
+    sleep: SleepStatus | None = None
+    """Of spec.scaleToZero; unset as long as it has never slept."""
     pools: Annotated[dict[str, PoolStatus], Field(max_length=16)] = Field(default_factory=dict)
     """The pools' Deployments, by pool."""
     roles: RoleCounts | None = None

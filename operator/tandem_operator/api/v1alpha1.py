@@ -63,7 +63,6 @@ def read(body: Mapping[str, Any]) -> DisaggregatedInference:
     """The resource in a body of the API server.
 
     Raises InvalidResourceError with every problem. The API server refuses the same; this is for an older CRD there.
-    A field that this version does not carry out is no problem here: see not_yet.refusals.
     """
     try:
         resource = DisaggregatedInference.model_validate(body)

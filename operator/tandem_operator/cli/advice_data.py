@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tandem_operator.api.not_yet import refusals
 from tandem_operator.api.v1alpha1 import DisaggregatedInference, read
-from tandem_operator.cli.engine_args import with_chunk
 from tandem_operator.cli.plan import usd_per_million
 from tandem_operator.plan.advice_words import (
     arithmetic,
@@ -19,6 +17,7 @@ from tandem_operator.plan.advice_words import (
     transfer,
     verdict_words,
 )
+from tandem_operator.plan.engine_args import with_chunk
 from tandem_operator.plan.sizing import Mode, Sizer
 
 if TYPE_CHECKING:
@@ -141,10 +140,9 @@ def pool_body(role: str, group: Group, pools: list[Pool], budget: int) -> dict[s
 
 
 def as_yaml(resource: DisaggregatedInference, found: Consultation) -> str:
-    """The manifest, below the answer as a comment; what this version does not carry out is said there, too."""
-    lines = [verdict_words(found.advice), *(f"not carried out yet: {line}" for line in refusals(resource.spec))]
+    """The manifest, below the answer as a comment."""
     text: str = yaml.safe_dump(as_written(resource), sort_keys=False, allow_unicode=True)
-    return "".join(f"# {line}\n" for line in lines) + text
+    return f"# {verdict_words(found.advice)}\n{text}"
 
 
 def as_written(part: Part) -> dict[str, Any]:

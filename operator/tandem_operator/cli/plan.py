@@ -13,10 +13,10 @@ from rich.table import Table
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.engines import ENGINES
 from tandem_operator.api.spec_pool import Hardware
-from tandem_operator.cli.engine_args import chunk_of
 from tandem_operator.plan.advice_words import arithmetic, crossing_words, signals, sureness_words, verdict_words
 from tandem_operator.plan.advise import Advice, advise, look_at
 from tandem_operator.plan.crossing import crossings
+from tandem_operator.plan.engine_args import chunk_of
 from tandem_operator.plan.facts import Objective, Slo
 from tandem_operator.plan.kinds import DEGREES, Kind, kinds_of
 from tandem_operator.plan.limits import device_of, max_batch_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import CATALOGUE
-from tandem_operator.api.not_yet import refusals
 from tandem_operator.loop.catalogue import accelerators_of
+from tandem_operator.loop.modes import in_effect
 from tandem_operator.templates import children
 from tandem_operator.templates.names import Owner
 
@@ -20,12 +20,10 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # the uid that a resource gets 
 def rendered(resource: DisaggregatedInference, images: children.Images) -> list[Object]:
     """The children at their initial sizes, but for the transfer key.
 
-    The catalogue is the built-in one; a cluster's own may differ. Raises ValueError for what this version does not
-    carry out, UnknownAcceleratorError and TemplateRefusedError.
+    The catalogue is the built-in one; a cluster's own may differ. Of mode Auto it is what a new resource begins with.
+    Raises UnknownAcceleratorError and TemplateRefusedError.
     """
-    spec, meta = resource.spec, resource.metadata
-    if refused := refusals(spec):
-        raise ValueError("; ".join(refused))
+    spec, meta = in_effect(resource, ()).spec, resource.metadata
     owner = Owner(meta.name, meta.namespace, meta.uid or NOBODY)
     accelerators = accelerators_of(spec, CATALOGUE)
     sizes = {pool.name: pool.replicas.start for pool in spec.pools}

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.cli import resource, scenario, shapes
-from tandem_operator.cli.engine_args import chunk_of
+from tandem_operator.plan.engine_args import chunk_of
 from tandem_operator.plan.facts import Slo
 from tandem_operator.plan.limits import device_of, limits_of
 from tandem_operator.simulate import traces

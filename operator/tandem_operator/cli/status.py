@@ -9,7 +9,16 @@ from rich.table import Table
 if TYPE_CHECKING:
     from tandem_operator.api.v1alpha1 import DisaggregatedInference
 
-SHOWN = ("Ready", "Stalled", "MetricsAvailable", "SLOMet", "ScalingLimited", "Rebalancing", "KVTransferReady")
+SHOWN = (
+    "Ready",
+    "Stalled",
+    "MetricsAvailable",
+    "SLOMet",
+    "ScalingLimited",
+    "Rebalancing",
+    "KVTransferReady",
+    "ModeChosen",
+)
 
 
 def overview(resources: list[DisaggregatedInference]) -> Table:

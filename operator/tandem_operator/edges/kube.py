@@ -109,6 +109,12 @@ class Kube:
                 return
             query["continue"] = more
 
+    async def events_on_pod(self, namespace: str, pod: str) -> list[Object]:
+        """What was said of one pod, one page of it."""
+        query = {"limit": str(PAGE), "fieldSelector": f"regarding.kind=Pod,regarding.name={pod}"}
+        found: list[Object] = (await self._ask("GET", KINDS["Event"].path(namespace), query))["items"]
+        return found
+
     async def patch_pod(
         self, pod: Object, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None
     ) -> Object:

@@ -120,6 +120,7 @@ def window_of(facts: Facts, slo: Slo, at: datetime, seconds: int) -> Window:
         decode=_use(facts, Role.DECODE),
         arrival_cv2=_dispersion(facts, seconds),
         prompt_cv2=_variation(facts, seconds),
+        cached_share=_mean(facts.number("cached_tokens"), facts.number("prompt_tokens")),
         prefill_of=_uses(facts, Role.PREFILL),
         decode_of=_uses(facts, Role.DECODE),
         prefill_workers=_workers(facts, Role.PREFILL),

@@ -57,6 +57,8 @@ def members_of(world: World, now: datetime) -> dict[Ref, Member]:
     """Every resource that can be read, by the facts that a pass would have, but for the cap."""
     found = {}
     for ref, body in world.cache.resources():
+        if ref in world.left:
+            continue  # another operator's
         try:
             resource = parse_known(world, ref, body)
             seen = observe(world, ref, body, resource, now, shared=False)

@@ -56,7 +56,8 @@ async def carry_out(plan: Plan, seen: Seen, world: World) -> Outcome:
 
 def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
     """All that the steps read, apart from settings: while it is the same, a step that was done is done."""
-    spec = (seen.owner.uid, seen.resource.metadata.generation, seen.accelerators)
+    resource = seen.resource
+    spec = (seen.owner.uid, resource.metadata.generation, resource.spec.suspend, seen.accelerators)
     return (*spec, plan.target, frozenset(world.absent), world.cache.stamp(seen.ref))
 
 
@@ -191,7 +192,12 @@ async def apply_monitoring(plan: Plan, seen: Seen, world: World) -> Outcome:  # 
 
 
 async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
-    """Delete owned children that the resource no longer has: a pool that was taken out of the spec."""
+    """Delete owned children that the resource no longer has: a pool that was taken out of the spec.
+
+    Pools of the mode that is no more in effect stay until those of the new one serve: no request is lost.
+    """
+    if seen.leaving and (lacking := [p.name for p in seen.facts.pools if p.ready < plan.target.pools[p.name]]):
+        return Waiting("ChangingMode", f"{', '.join(seen.leaving)} go when {', '.join(lacking)} are ready")
     wanted = wanted_names(plan, seen, world.settings.images)
     for kind in MADE:
         for item in world.cache.of(seen.ref, kind):

@@ -37,14 +37,23 @@ def stalling_fault(pods: Iterable[Object]) -> Fault | None:
     return None
 
 
-def scheduling_fault(pods: Iterable[Object]) -> Fault | None:
-    """A pod for which the scheduler finds no node, in the scheduler's own words."""
-    for pod in _living(pods):
-        condition = condition_of(pod, "PodScheduled")
-        if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
-            name = pod["metadata"]["name"]
-            return Fault("Unschedulable", f"no node for pod {name}: {quoted(condition.get('message', ''))}")
-    return None
+def scheduling_fault(pods: Iterable[Object], autoscaler: str = "") -> Fault | None:
+    """A pod for which the scheduler finds no node, in the scheduler's own words, and in an autoscaler's."""
+    if (pod := unschedulable(pods)) is None:
+        return None
+    name, said = pod["metadata"]["name"], quoted(condition_of(pod, "PodScheduled").get("message", ""))
+    return Fault("Unschedulable", f"no node for pod {name}: {said}" + (f"; {autoscaler}" if autoscaler else ""))
+
+
+def unschedulable(pods: Iterable[Object]) -> Object | None:
+    """The first pod, by name, for which the scheduler finds no node."""
+    waiting = [pod for pod in _living(pods) if finds_no_node(condition_of(pod, "PodScheduled"))]
+    return min(waiting, key=lambda pod: str(pod["metadata"]["name"]), default=None)
+
+
+def finds_no_node(scheduled: Object) -> bool:
+    """Is that what the condition PodScheduled says?"""
+    return scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
 
 
 def refused_fault(deployments: Mapping[str, Object]) -> Fault | None:

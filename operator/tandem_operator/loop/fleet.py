@@ -63,6 +63,7 @@ class Look:
     history: tuple[Window, ...] = ()
     model: ModelShape | None = None
     loads: Mapping[str, float] = field(default_factory=dict)  # requests running and waiting, by pod
+    held: float | None = None  # requests that the routers hold until a worker is there
     backend: str | None = None  # transfer backend that the workers report
     bandwidth: float | None = None  # bytes/s between two workers, as they measure it
     at: datetime | None = None
@@ -129,6 +130,7 @@ class Fleet:
             history=with_newest(before.history, window, subject),
             model=model_of(facts) or before.model,
             loads=facts.labelled("load"),
+            held=facts.number("held"),
             backend=backend_of(facts) or before.backend,
             bandwidth=bandwidth_of(facts) or before.bandwidth,
         )
@@ -155,7 +157,7 @@ def counted(before: Look, look: Look, now: datetime) -> Look:
 def said(look: Look) -> tuple[object, ...]:
     """What a look says, without when."""
     newest = replace(look.history[-1], at=NEVER) if look.history else None
-    return look.metrics, newest, look.model, look.loads, look.backend
+    return look.metrics, newest, look.model, look.loads, look.held, look.backend
 
 
 def is_news(look: Look, subject: Subject) -> bool:

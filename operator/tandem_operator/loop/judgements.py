@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.conditions import (
     KV_TRANSFER_READY,
     METRICS_AVAILABLE,
+    MODE_CHOSEN,
     MONITORING_READY,
     READY,
     REBALANCING,
@@ -17,8 +18,9 @@ from tandem_operator.api.conditions import (
 )
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
 from tandem_operator.loop.faults import Fault, is_ready, refused_fault, scheduling_fault, stalling_fault
+from tandem_operator.loop.modes import judge_mode
 from tandem_operator.loop.refs import Failed, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import fault_of_new, live_digests, paused_words, progress_words
+from tandem_operator.loop.rollout import all_workers, fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
 from tandem_operator.templates.monitoring import APIS, wanted
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 # Their messages carry live numbers: a changed message alone is no reason to write.
-LIVE = frozenset({METRICS_AVAILABLE, SLO_MET, SCALING_LIMITED})
+LIVE = frozenset({METRICS_AVAILABLE, MODE_CHOSEN, SLO_MET, SCALING_LIMITED})
 
 
 def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[str, Verdict]:
@@ -49,6 +51,8 @@ def judge_all(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> dict[s
     }
     if (watched := judge_monitoring(seen)) is not None:
         found[MONITORING_READY] = watched
+    if (mode := judge_mode(seen, plan.mode)) is not None:
+        found[MODE_CHOSEN] = mode
     if not seen.look.number:
         # What the spec alone answers needs no memory, which is of another spec perhaps.
         found |= {kind: v for kind, v in remembered(seen).items() if found[kind].answer is Answer.UNKNOWN}
@@ -125,8 +129,8 @@ def judge_monitoring(seen: Seen) -> Verdict | None:
 
 def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdict | None) -> Verdict:
     """Can clients be served? A rebalance never makes this False: it keeps a worker for each role."""
-    if seen.resource.spec.suspend and not seen.pods and stalled is None:
-        return Verdict(Answer.YES, "Suspended", "there are no pods, as spec.suspend asks; nothing is served")
+    if stalled is None and (rest := judge_rest(seen)) is not None:
+        return rest
     if transfer.answer is Answer.NO:
         return Verdict(Answer.NO, "KVTransferNotReady", transfer.message)
     if serving.answer is Answer.YES:
@@ -138,6 +142,16 @@ def judge_ready(seen: Seen, serving: Verdict, transfer: Verdict, stalled: Verdic
     if before is not None and same and before.reason in {"Serving", "NoReadyWorkers"}:
         return serving
     return Verdict(Answer.UNKNOWN, "Progressing", serving.message)
+
+
+def judge_rest(seen: Seen) -> Verdict | None:
+    """Is nothing to be served, and is it so? Suspended by its spec, or asleep until a request comes."""
+    if seen.resource.spec.asleep:
+        words = seen.status.sleep.message if seen.status.sleep else "there are no workers until a request comes"
+        return None if all_workers(seen) else Verdict(Answer.YES, "Asleep", words)
+    if seen.resource.spec.suspend and not seen.pods:
+        return Verdict(Answer.YES, "Suspended", "there are no pods, as spec.suspend asks; nothing is served")
+    return None
 
 
 def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | None:
@@ -152,6 +166,9 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
 
 def words_of_progress(seen: Seen, serving: Verdict) -> str | None:
     """What the pods have yet to do; None where they are as the spec wants them."""
+    if seen.resource.spec.asleep:
+        left = len(all_workers(seen))
+        return f"falling asleep: {left} workers still finish what they serve" if left else None
     if seen.resource.spec.suspend:
         return f"suspending: {len(seen.pods)} pods still finish what they serve" if seen.pods else None
     if serving.answer is not Answer.YES:
@@ -177,7 +194,7 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
     """Does the cluster, or a bound, keep the resource from what it needs?"""
     if seen.resource.spec.suspend:
         return Verdict(Answer.NO, "WithinBounds", "suspended: nothing is wanted")
-    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods)) is not None:
+    if (fault := refused_fault(deployments(seen)) or scheduling_fault(seen.pods, seen.autoscaler)) is not None:
         return Verdict(Answer.YES, fault.reason, fault.message)
     verdict = judge_scaling(seen.facts, now)
     if verdict.reason == "AtMaximum" and seen.cap is not None and seen.facts.limits.budget_gpus == seen.cap.gpus:

@@ -27,6 +27,8 @@ RENEW_EVERY_S = 4.0
 # Without a renewal for this long the holder stops, well before anybody else may begin.
 GIVE_UP_AFTER_S = 11.0
 RELEASE_S = 2.0
+# A cluster-wide operator looks at a namespace's Lease this often, before a pass: with two looks' time it has seen it.
+SETTLE_S = 2 * RENEW_EVERY_S + 2.0
 
 
 class LostLeadershipError(Exception):
@@ -36,8 +38,18 @@ class LostLeadershipError(Exception):
 class Leader:
     """An operator's claim to a Lease; `elected` is set once it holds it."""
 
-    def __init__(self, kube: Kube, namespace: str, identity: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        settle_s: float = 0.0,
+    ) -> None:
+        """settle_s: how long it holds the Lease before it works; SETTLE_S where a cluster-wide one may be about."""
         self._kube = kube
+        self._settle_s = settle_s
         self._namespace = namespace
         self._identity = identity
         self._clock = clock
@@ -50,9 +62,10 @@ class Leader:
         while not await self._tried():  # noqa: ASYNC110 the holder is elsewhere and sets no event of ours
             await asyncio.sleep(RENEW_EVERY_S)
         log.info("%s holds the lease %s/%s", self._identity, self._namespace, NAME)
-        self.elected.set()
-        renewed = self._clock()
+        taken = renewed = self._clock()
         while True:
+            if self._clock() - taken >= self._settle_s:
+                self.elected.set()
             await asyncio.sleep(RENEW_EVERY_S)
             began = self._clock()
             if await self._tried(renewed + GIVE_UP_AFTER_S - began):

@@ -19,7 +19,7 @@ from tandem_operator.loop.budget import watch_budget
 from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.fleet import Fleet, Subject, watch_fleet
 from tandem_operator.loop.handlers import registry_for, settings_for
-from tandem_operator.loop.leader import Leader, LostLeadershipError
+from tandem_operator.loop.leader import SETTLE_S, Leader, LostLeadershipError
 from tandem_operator.loop.metrics import Metrics
 from tandem_operator.loop.nodes import prepare_nodes
 from tandem_operator.loop.observe import parse
@@ -76,13 +76,16 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
         return None
     slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
     calm = steadiness_of(spec.rebalance.behavior).down_window_s
+    if spec.scale_to_zero is not None:
+        calm = max(calm, spec.scale_to_zero.after_seconds)
     return Subject(ref, slo, spec.rebalance.interval_seconds, calm)
 
 
 async def run(world: World, stop: asyncio.Event) -> None:
     """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
     settings = world.settings
-    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name)
+    settle_s = SETTLE_S if settings.namespace else 0.0
+    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name, settle_s=settle_s)
     if not settings.lease_namespace:
         leader.elected.set()
     await first_sync(world)

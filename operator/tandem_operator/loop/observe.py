@@ -11,6 +11,8 @@ from tandem_operator.api.v1alpha1 import DisaggregatedInference, InvalidResource
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import condition_of, is_ready
+from tandem_operator.loop.modes import in_effect
+from tandem_operator.loop.sleep import as_it_sleeps
 from tandem_operator.plan.behavior import paced
 from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
@@ -47,6 +49,8 @@ class Seen:
     pods: tuple[Object, ...]  # workers and routers
     look: Look
     facts: Observed
+    autoscaler: str = ""  # its newest words on the first pod without a node
+    leaving: tuple[str, ...] = ()  # pools of the mode that is no more in effect
     cap: Cap | None = None  # of the GPUs that all resources share
     absent: frozenset[str] = frozenset()  # optional kinds that the cluster does not serve
 
@@ -89,6 +93,8 @@ def observe(
     pods = tuple(pod for pod in cache.of(ref, "Pod") if label_of(pod, LABEL_COMPONENT))  # not of Jobs
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
+    resource = as_it_sleeps(in_effect(resource, pools))
+    both = {pool.name for pool in resource.spec.written.pools} - {pool.name for pool in resource.spec.pools}
     decision = resource.status.decision
     facts = Observed(
         limits=limits_at(resource, world.catalogue, look.bandwidth, now),
@@ -99,11 +105,18 @@ def observe(
         metrics=look.metrics,
         history=look.history,
         model=look.model or known_shape(resource.spec),
+        leaving_gpus=sum(
+            pool.parallelism.gpus * int(pools[pool.name]["spec"].get("replicas", 1))
+            for pool in resource.spec.written.pools
+            if pool.name in both & set(pools)
+        ),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
     cap = cap_of(world, ref, facts) if shared else None
     return Seen(
         cap=cap,
+        autoscaler=heard.words if (heard := world.heard.get(ref)) else "",
+        leaving=tuple(sorted(both & set(pools))),
         ref=ref,
         body=body,
         resource=resource,

@@ -9,16 +9,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import UnknownAcceleratorError, UnknownDTypeError
-from tandem_operator.api.not_yet import refusals
 from tandem_operator.api.status import Status
 from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
-from tandem_operator.edges.events import post
+from tandem_operator.edges.events import Event, post
 from tandem_operator.edges.kinds import RESOURCE
 from tandem_operator.loop.carry_out import carry_out, standing
+from tandem_operator.loop.growth import listen
+from tandem_operator.loop.leader import LEASE_S
+from tandem_operator.loop.modes import changing, choice_of
 from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
 from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
+from tandem_operator.loop.sleep import sleep_choice
 from tandem_operator.loop.status import decision_status, refused_status, status_of
 from tandem_operator.loop.transitions import events_between
 from tandem_operator.plan.judge import is_move
@@ -39,7 +42,8 @@ async def reconcile(world: World, ref: Ref) -> Outcome:
         return Done()
     began = time.monotonic()
     try:
-        outcome = await one_pass(world, ref, body, datetime.now(UTC))
+        now = datetime.now(UTC)
+        outcome = await left_to_other(world, ref, body, now) or await one_pass(world, ref, body, now)
     except NotFoundError:
         outcome = Done()  # deleted meanwhile; the watch will say so
     except ConflictError as error:
@@ -50,14 +54,30 @@ async def reconcile(world: World, ref: Ref) -> Outcome:
     return outcome
 
 
+async def left_to_other(world: World, ref: Ref, body: Object, now: datetime) -> Outcome | None:
+    """Where the resource's namespace has an operator of its own: one event and no status, which is the other's."""
+    if world.neighbours is None or not (holder := await world.neighbours.holder_in(ref.namespace)):
+        world.left.discard(ref)
+        return None
+    words = f"{holder} holds the Lease of namespace {ref.namespace}: this cluster-wide operator stays out of it"
+    if ref not in world.left:
+        world.left.add(ref)
+        await announce(world, body, Event("LeftToOther", "Reconcile", words), now)
+    return Waiting("LeftToOther", words, LEASE_S)
+
+
 async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outcome:
     """The pass itself; raises ApiError when not even the status can be written."""
+    await listen(world, ref)
     seen = read_all(world, ref, body, now)
     if isinstance(seen, Stalled):
         return await refuse(world, ref, body, seen, now)
     look = seen.look.number
     edited = seen.status.observed_generation != seen.resource.metadata.generation
-    plan = make_plan(seen, now, ask=edited or world.asked.get(ref, 0) != look)
+    ask = edited or world.asked.get(ref, 0) != look
+    plan = make_plan(seen, now, ask=ask, mode=choice_of(seen, world.catalogue, now) if ask else None)
+    if ask and (sleep := sleep_choice(seen, now)) is not None:
+        return await turn_over(world, seen, body, replace(plan, sleep=sleep), now)
     note_decision(world, seen, plan, now)
     # The intent is written before any child is touched: a crash from here on is carried on from the status.
     if decision_status(seen.status.decision, plan, now) != seen.status.decision:
@@ -67,6 +87,8 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
     world.asked[ref] = look
+    if changing(seen, plan.mode):
+        return Waiting("ModeChanged", "the pools of the other mode are in effect", 0.1)
     before = standing(plan, seen, world)
     outcome = await end_of(plan, seen, world)
     # Judged on what the steps left behind, not on what they found.
@@ -79,12 +101,17 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     return outcome
 
 
+async def turn_over(world: World, seen: Seen, body: Object, plan: Plan, now: datetime) -> Outcome:
+    """Write that the resource falls asleep, or wakes; the next pass carries it out. The intent comes first, as ever."""
+    stands = replace(plan, target=seen.facts.target or plan.target, decision=None, mode=None)
+    await write_status(world, body, seen.status, status_of(seen, stands, Done(), now), now)
+    return Waiting("Sleep", plan.sleep.message if plan.sleep else "", 0.1)
+
+
 def read_all(world: World, ref: Ref, body: Object, now: datetime) -> Seen | Stalled:
     """All facts, or why the resource cannot be carried out."""
     try:
         resource = parse_known(world, ref, body)
-        if refused := refusals(resource.spec):
-            return Stalled("NotSupported", "; ".join(refused))
         return observe(world, ref, body, resource, now)
     except (InvalidResourceError, UnknownDTypeError) as error:
         return Stalled("InvalidSpec", str(error))
@@ -134,11 +161,16 @@ async def write_status(world: World, body: Object, old: Status, new: Status, now
     world.metrics.status_writes.inc()
     world.cache.put(RESOURCE, written)
     for event in events_between(old, new):
-        try:
-            await post(world.kube, body, event, now, world.settings.pod_name)
-        except ApiError as error:
-            log.warning("event %s was not posted: %s", event.reason, error.message)
+        await announce(world, body, event, now)
     return written
+
+
+async def announce(world: World, body: Object, event: Event, now: datetime) -> None:
+    """Post an event; it is news, and no pass fails for it."""
+    try:
+        await post(world.kube, body, event, now, world.settings.pod_name)
+    except ApiError as error:
+        log.warning("event %s was not posted: %s", event.reason, error.message)
 
 
 def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
@@ -146,7 +178,8 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
     if plan.decision is None:
         return
     decision, of = plan.decision, (seen.ref.namespace, seen.ref.name)
-    world.recorder.write(seen.ref, seen.facts, now, decision)
+    if changing(seen, plan.mode) is None:  # what is on record can be decided again from its facts
+        world.recorder.write(seen.ref, seen.facts, now, decision)
     world.metrics.decisions.labels(*of, str(decision.action), decision.reason).inc()
     level = logging.INFO if is_move(decision.action) else logging.DEBUG
     log.log(level, "%s: %s %s: %s", seen.ref, decision.action, decision.reason, decision.message)
@@ -155,6 +188,8 @@ def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
 def forget(world: World, ref: Ref) -> None:
     """The resource is gone: nothing of it is kept."""
     world.carried.pop(ref, None)
+    world.heard.pop(ref, None)
+    world.left.discard(ref)
     world.asked.pop(ref, None)
     world.parsed.pop(ref, None)
     world.stays.pop(ref, None)

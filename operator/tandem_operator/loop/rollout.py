@@ -95,11 +95,12 @@ def counted(members: Sequence[Member]) -> str:
 
 def workers_of(seen: Seen) -> list[Object]:
     """Worker pods that are not going."""
-    return [
-        pod
-        for pod in seen.pods
-        if label(pod, LABEL_COMPONENT) == COMPONENT_WORKER and not pod["metadata"].get("deletionTimestamp")
-    ]
+    return [pod for pod in all_workers(seen) if not pod["metadata"].get("deletionTimestamp")]
+
+
+def all_workers(seen: Seen) -> list[Object]:
+    """Worker pods, those that are going too."""
+    return [pod for pod in seen.pods if label(pod, LABEL_COMPONENT) == COMPONENT_WORKER]
 
 
 def label(pod: Object, name: str) -> str:

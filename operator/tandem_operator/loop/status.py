@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from tandem_operator.api.status import (
 )
 from tandem_operator.loop.faults import is_ready
 from tandem_operator.loop.judgements import LIVE, judge_all, serving_roles
+from tandem_operator.loop.modes import mode_status
 from tandem_operator.loop.observe import label_of
+from tandem_operator.loop.sleep import sleep_status
 from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 from tandem_operator.templates import children
 from tandem_operator.templates.model import REVISION
@@ -43,7 +46,9 @@ IN_A_MOVE = frozenset({"MoveOpen", "Cooldown", "WindowFilling"})
 MAX_ALTERNATIVES = 16
 MAX_CHANGES = 64
 LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
-SUSPENDED = "Suspended"
+AT_REST = frozenset({"Suspended", "Asleep"})
+QUOTING = frozenset({"Unschedulable", "PodsRefused"})  # reasons whose message quotes the scheduler or the API server
+NUMBERS = re.compile(r"[0-9]+")
 
 
 def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status:
@@ -60,6 +65,8 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
         observed_generation=generation,
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=revision_that_runs(seen),
+        mode=mode_status(seen, plan.mode, now),
+        sleep=sleep_status(seen, plan.sleep, now),
         pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
         roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
         ratio=":".join(map(str, serving_roles(seen))),
@@ -100,7 +107,7 @@ def condition_of(
 ) -> Condition:
     """One condition; its transition time moves only with its status."""
     same = old is not None and old.status == verdict.answer
-    kept = keep and old is not None and same and old.reason == verdict.reason
+    kept = keep and old is not None and same and old.reason == verdict.reason and is_alike(old.message, verdict)
     return Condition(
         type=kind,
         status=verdict.answer.value,
@@ -111,6 +118,11 @@ def condition_of(
     )
 
 
+def is_alike(old: str, new: Verdict) -> bool:
+    """Say both the same, numbers apart? Words of others are followed where they change; our own are numbers."""
+    return new.reason not in QUOTING or NUMBERS.sub("", old) == NUMBERS.sub("", new.message)
+
+
 def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> DecisionStatus | None:
     """The decision on record. `id` and `at` are the target's: a hold confirms a target and does not make it younger."""
     new = plan.decision
@@ -118,7 +130,7 @@ def decision_status(old: DecisionStatus | None, plan: Plan, now: datetime) -> De
         return old
     target = target_status(new.target)
     # What was suspended starts anew: its workers get the time that those of a fresh decision get.
-    resumed = old is not None and old.reason == SUSPENDED != new.reason
+    resumed = old is not None and old.reason in AT_REST and new.reason not in AT_REST
     if old is not None and old.target == target and not resumed:
         in_a_move = new.action is Action.HOLD and new.reason in IN_A_MOVE and old.action != Action.HOLD.value
         if in_a_move or is_same_word(old, new):

@@ -34,6 +34,8 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
         yield Event("Rebalanced", decision.action, f"#{decision.id} {decision.message}")
     elif decision is not None and decision.action == "Recommend" and decision != old.decision:
         yield Event("Recommended", decision.action, decision.message)
+    if new.sleep is not None and (old.sleep is None or old.sleep.asleep != new.sleep.asleep):
+        yield Event("FellAsleep" if new.sleep.asleep else "WokenUp", "Scale", new.sleep.message)
     for condition in new.conditions:
         before = old.condition(condition.type)
         was = before.status if before else "Unknown"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandem_operator.api.catalogue import CATALOGUE
+from tandem_operator.loop.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tandem_operator.edges.kube import Kube
     from tandem_operator.loop.cache import Cache, Key
     from tandem_operator.loop.fleet import Fleet, Subject
+    from tandem_operator.loop.growth import Heard
     from tandem_operator.loop.metrics import Metrics
     from tandem_operator.loop.queue import Queue
     from tandem_operator.loop.record import Recorder
@@ -44,3 +46,11 @@ class World:
     subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read
     stays: dict[Ref, dict[Key, object]] = field(default_factory=dict)  # children that no apply makes quite as wanted
     carried: dict[Ref, object] = field(default_factory=dict)  # what all steps were last found done for (carry_out)
+    heard: dict[Ref, Heard] = field(default_factory=dict)  # of autoscalers, while pods find no node
+    left: set[Ref] = field(default_factory=set)  # resources of which an event said that another operator has them
+    neighbours: Neighbours | None = field(init=False)  # of a cluster-wide operator: who works beside it
+
+    def __post_init__(self) -> None:
+        """Whoever watches one namespace has its Lease, and needs to look at nobody's."""
+        near = bool(self.settings.namespace)
+        self.neighbours = None if near else Neighbours(self.kube, self.settings.lease_namespace)

@@ -58,6 +58,9 @@ def hold_when_suspended(seen: Observed, now: datetime) -> Decision | None:  # no
     if not seen.limits.suspended:
         return None
     target = target_of(seen)
+    if seen.limits.asleep:
+        words = f"asleep: no workers; prefill {target.prefill}, decode {target.decode} are kept for the next request"
+        return Decision(Action.HOLD, "Asleep", words, target)
     words = f"suspended: no pods; prefill {target.prefill}, decode {target.decode} are kept for its return"
     return Decision(Action.HOLD, "Suspended", words, target)
 

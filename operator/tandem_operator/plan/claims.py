@@ -71,7 +71,8 @@ def in_use(seen: Observed) -> int:
         return 0
     wanted = seen.target.pools if seen.target else {}
     live = {pool.name: pool.desired or 0 for pool in seen.pools}
-    return gpus_of(seen.limits, {p.name: max(wanted.get(p.name, 0), live.get(p.name, 0)) for p in seen.limits.pools})
+    pools = {p.name: max(wanted.get(p.name, 0), live.get(p.name, 0)) for p in seen.limits.pools}
+    return gpus_of(seen.limits, pools) + seen.leaving_gpus
 
 
 def claim_of(member: Member, now: datetime) -> Claim:

@@ -145,6 +145,7 @@ class Limits:
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
     objective: Objective = Objective.PRICE
     suspended: bool = False
+    asleep: bool = False  # suspended, but for the routers, until a request comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class Window:
     # assumed), and of the prompts' lengths.
     arrival_cv2: float | None = None
     prompt_cv2: float | None = None
+    cached_share: float | None = None  # of the prompts' tokens, in the decode workers' prefix caches
     # What the workers of single pools did, where more than one pool has a role and the metrics tell them apart.
     prefill_of: Mapping[str, RoleUse] = field(default_factory=dict)
     decode_of: Mapping[str, RoleUse] = field(default_factory=dict)
@@ -236,6 +238,7 @@ class Observed:
     metrics: Verdict  # the fleet observer's MetricsAvailable for this resource
     history: tuple[Window, ...] = ()  # oldest first, the last is the newest; bounded
     model: ModelShape | None = None
+    leaving_gpus: int = 0  # of pools of a mode that is no more in effect, until they are gone
     start_s: float | None = None  # seconds from a new replica's creation until it serves; None: never seen
 
 

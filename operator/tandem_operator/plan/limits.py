@@ -37,6 +37,7 @@ def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> L
         steadiness=steadiness_of(rebalance.behavior),
         max_batch=max_batch_of(spec.engine.args, spec.engine.name),
         suspended=spec.suspend,
+        asleep=spec.asleep,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tandem_operator.plan.calibrate import UNCALIBRATED
 from tandem_operator.plan.colocated import CHUNKS, Shared, predict_shared
-from tandem_operator.plan.facts import Objective
+from tandem_operator.plan.facts import Objective, Role
 from tandem_operator.plan.kinds import Kind
 from tandem_operator.plan.predict import Crew, Forecast, Model, Side, predict_tpot, predict_ttft, together
 from tandem_operator.plan.roofline import slowed
@@ -46,6 +46,14 @@ class Question:
     budget_gpus: int
     budget_per_device: Mapping[str, int] = field(default_factory=dict)
     objective: Objective = Objective.PRICE
+    # By role (prefill, decode, both): the kinds that may have it, with the most workers of each. None: any, any number.
+    offers: Mapping[Role, Mapping[Kind, int]] | None = None
+    chunks: tuple[int, ...] = CHUNKS  # of colocated workers, tokens
+
+    def offered(self, role: Role) -> Iterator[tuple[Kind, int]]:
+        """Kinds that may have a role, with the most workers of each within the budget."""
+        kinds = dict.fromkeys(self.kinds, MOST_WORKERS) if self.offers is None else self.offers.get(role, {})
+        yield from ((kind, min(self.budget_gpus // kind.gpus, most)) for kind, most in kinds.items())
 
     @property
     def wanted(self) -> float:
@@ -150,8 +158,8 @@ class Sizer:
 def best_split(sizer: Sizer) -> Plan | None:
     """The cheapest prefill and decode workers that meet the targets within the budget; None where none do."""
     question = sizer.question
-    prefills = list(enough(question, sizer.prefill))
-    decodes = list(enough(question, sizer.decode))
+    prefills = list(enough(question, sizer.prefill, Role.PREFILL))
+    decodes = list(enough(question, sizer.decode, Role.DECODE))
     plans = [
         ((question.cost(groups), groups[0].gpus + groups[1].gpus, -share), Plan(groups))
         for prefill, within in prefills
@@ -164,7 +172,7 @@ def best_split(sizer: Sizer) -> Plan | None:
 def best_shared(sizer: Sizer, most_cost: float = inf) -> Plan | None:
     """The cheapest colocated workers and their chunk size; None where none meet the targets within budget and cost."""
     question, best = sizer.question, None
-    for chunk in CHUNKS:
+    for chunk in question.chunks:
 
         def side(group: Group, chunk: int = chunk) -> Side:
             found = sizer.shared(group, chunk)
@@ -172,7 +180,7 @@ def best_shared(sizer: Sizer, most_cost: float = inf) -> Plan | None:
             return Side(found.prefill_share, None, found.forecast.attainment)
 
         # A chunk size that cannot do with what the best one costs is left after one look.
-        for group, within in enough(question, side, spare=0, most_cost=best[0][0] if best else most_cost):
+        for group, within in enough(question, side, Role.BOTH, 0, best[0][0] if best else most_cost):
             rank = (question.cost([group]), group.gpus, -within, chunk)
             if question.allows([group]) and (best is None or rank < best[0]):
                 best = rank, Plan((group,), chunk)
@@ -180,11 +188,15 @@ def best_shared(sizer: Sizer, most_cost: float = inf) -> Plan | None:
 
 
 def enough(
-    question: Question, side: Callable[[Group], Side], spare: int = SPARE_WORKERS, most_cost: float = inf
+    question: Question,
+    side: Callable[[Group], Side],
+    role: Role,
+    spare: int = SPARE_WORKERS,
+    most_cost: float = inf,
 ) -> Iterator[tuple[Group, float]]:
     """Groups of every kind that reach the wanted share, each with what it reaches: the fewest, and a few more."""
-    for kind in question.kinds:
-        most = min(question.budget_gpus // kind.gpus, MOST_WORKERS)
+    for kind, offered in question.offered(role):
+        most = offered
         if isfinite(most_cost):
             most = min(most, int(most_cost / question.cost([Group(kind, 1)]) + 1e-9))
         first = fewest(partial(side_of, side, kind), question.wanted, most)

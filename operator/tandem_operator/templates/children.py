@@ -69,6 +69,8 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
         "--tpot-ms": str(spec.slo.tpot_milliseconds),
         "--engine": spec.engine.name,
     }
+    if spec.scale_to_zero is not None:
+        own["--hold-seconds"] = str(spec.scale_to_zero.hold_seconds)
     if spec.router.api_keys_secret_ref:
         own["--api-keys-dir"] = "/etc/tandem/api-keys"
     if spec.router.tls:
@@ -145,6 +147,9 @@ def revision_of(spec: Spec, images: Images) -> str:
     model, engine = spec.model, spec.engine
     agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
     agreed += [engine.name, engine.image or images.worker, list(engine.args), spec.transfer.backend]
+    # Of mode Auto there are workers of both modes for a while, and vLLM and SGLang start colocated without a connector.
+    if spec.written.mode == "Auto" and spec.mode == "Colocated" and engine.name != "tandem":
+        agreed.append(spec.mode)
     return digest_of(agreed)[:10]
 
 
@@ -160,7 +165,7 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
     deployment = render(
         "router",
         metadata=owner.metadata(ROUTER, ROUTER),
-        replicas=0 if spec.suspend else spec.router.replicas,
+        replicas=0 if spec.written.suspend else spec.router.replicas,
         selector=router_selector(owner.name),
         pod_labels=router_labels(owner.name),
         service_account=owner.child(ROUTER),

@@ -42,9 +42,23 @@ def weights_of(model: Model) -> Weights:
             volumes=({"name": MODEL, "persistentVolumeClaim": claim},),
             mounts=({"name": MODEL, "mountPath": MODEL_FOLDER, "readOnly": True},),
         )
+    if parts.scheme == "oci":
+        reference, path = image_and_path(model.source)
+        return Weights(
+            f"file://{MODEL_FOLDER}{path}".rstrip("/"),
+            volumes=({"name": MODEL, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}},),
+            mounts=({"name": MODEL, "mountPath": MODEL_FOLDER, "readOnly": True},),
+        )
     if parts.scheme != "hf":
         return Weights(model.source)
     return of_hub(model, pulls=False)
+
+
+def image_and_path(source: str) -> tuple[str, str]:
+    """`oci://host/name@sha256:…/path` as the image's reference and the path in it."""
+    name, _, rest = source.removeprefix("oci://").partition("@")
+    digest, slash, path = rest.partition("/")
+    return f"{name}@{digest}", slash + path
 
 
 def of_hub(model: Model, *, pulls: bool) -> Weights:

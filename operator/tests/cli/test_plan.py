@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tandem_operator.api.v1alpha1 import read
-from tandem_operator.cli.engine_args import chunk_of, with_chunk
+from tandem_operator.plan.engine_args import chunk_of, with_chunk
 from tests.cli.test_commands import RESOURCE, run
 
 SMALL = ["--workload", "isl=200 osl=100 rps=0.5"]

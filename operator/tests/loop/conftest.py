@@ -127,6 +127,9 @@ class Api:
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
         yield found, next(self.version)
 
+    async def events_on_pod(self, namespace, pod):
+        return [e for e in self.of("Event") if e.get("regarding", {}).get("name") == pod]
+
     async def patch_pod(self, pod, *, labels=None, annotations=None):
         key = ("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
         live = self.items.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tandem_operator.loop.budget import share_budget
+from tandem_operator.loop.budget import members_of, share_budget
 from tandem_operator.loop.fleet import Look
 from tandem_operator.loop.refs import Ref
 from tandem_operator.loop.settings import Settings
@@ -48,3 +48,10 @@ async def test_a_cap_that_falls_is_obeyed_and_said(api, start):
     await converge(api, world)
     assert replicas(api)["chat-decode"] == 1
     assert condition(api, "Ready")["status"] == "True"
+
+
+async def test_what_another_operator_has_is_no_part_of_the_budget(api, start):
+    world = await start()
+    assert set(members_of(world, NOW)) == {REF}
+    world.left.add(REF)
+    assert members_of(world, NOW) == {}

@@ -9,7 +9,7 @@ import pytest
 
 from tandem_operator.edges.errors import ApiError, ConflictError
 from tandem_operator.loop import leader as module
-from tandem_operator.loop.leader import LEASE_S, Leader, LostLeadershipError
+from tandem_operator.loop.leader import LEASE_S, SETTLE_S, Leader, LostLeadershipError
 
 from .conftest import Api
 
@@ -166,3 +166,17 @@ async def until(true):
     async with asyncio.timeout(10):
         while not true():  # noqa: ASYNC110 the stand-in has no events
             await asyncio.sleep(0.001)
+
+
+async def test_who_has_a_neighbour_waits_until_it_was_seen(leases, clock, quick):
+    """It holds the Lease, so that a cluster-wide operator sees it, and works only then."""
+    near = Leader(leases, SYSTEM, "near", clock, settle_s=SETTLE_S)
+    task = asyncio.create_task(near.run())
+    await until(lambda: ("Lease", SYSTEM, "tandem-operator") in leases.items)
+    clock.now += SETTLE_S - 1
+    await asyncio.sleep(0.05)
+    assert not near.elected.is_set()
+    clock.now += 1
+    await asyncio.wait_for(near.elected.wait(), 10)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

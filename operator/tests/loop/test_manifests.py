@@ -41,7 +41,7 @@ def verbs(group, resource):
 def test_no_right_is_a_star_and_no_secret_is_read():
     assert "*" not in str(RULES)
     assert verbs("", "secrets") == {"create"}
-    assert verbs("events.k8s.io", "events") == {"create"}
+    assert verbs("events.k8s.io", "events") == {"create", "list"}
     assert "pods/exec" not in str(RULES)
     assert verbs("tandem.dev", "disaggregatedinferences") == {"list", "watch"}
     assert verbs("tandem.dev", "disaggregatedinferences/status") == {"patch"}

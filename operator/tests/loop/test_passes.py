@@ -302,7 +302,7 @@ async def test_a_child_of_a_former_resource_is_waited_for(api, start):
 @pytest.mark.parametrize(
     ("change", "reason", "words"),
     [
-        pytest.param(lambda s: s.update(mode="Auto"), "NotSupported", "spec.mode", id="not carried out yet"),
+        pytest.param(lambda s: s.update(mode="Auto"), "InvalidSpec", "each role", id="mode Auto without its pools"),
         pytest.param(lambda s: s["pools"][0]["replicas"].update(min=5, max=3), "InvalidSpec", "min", id="min over max"),
         pytest.param(
             lambda s: s["pools"][0].update(hardware={"accelerator": "h9"}), "UnknownAccelerator", "h9", id="accelerator"

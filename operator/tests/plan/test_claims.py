@@ -112,4 +112,5 @@ def test_in_use_is_what_was_decided_or_still_runs():
     seen = observed(WIDE, pools=(PoolState("prefill", 4, 4), PoolState("decode", 1, 1)))
     assert in_use(seen) == 4 + 2
     assert in_use(replace(seen, limits=replace(WIDE, suspended=True))) == 0
+    assert in_use(replace(seen, leaving_gpus=3)) == 4 + 2 + 3, "pools of the former mode, until they are gone"
     assert in_use(replace(seen, target=Target({"prefill": 1, "decode": 4}, 1, 4))) == 8

@@ -8,7 +8,8 @@ from tandem_operator.api.decision_reasons import DECISION_REASONS
 SOURCE = Path(__file__).parents[2] / "tandem_operator"
 DECIDES = ("decide", "bounds", "guards", "moves", "stuck", "slack", "study", "ahead")
 SAYS = tuple(f"plan/{name}.py" for name in DECIDES)
-JUDGES = (*SAYS, "plan/judge.py", "edges/prometheus.py", "edges/errors.py", "loop/fleet.py")  # whose reasons it repeats
+# Whose reasons it repeats.
+JUDGES = (*SAYS, "plan/judge.py", "loop/modes.py", "edges/prometheus.py", "edges/errors.py", "loop/fleet.py")
 NAMES = {reason.name for reason in DECISION_REASONS}
 
 

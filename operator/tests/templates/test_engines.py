@@ -42,6 +42,12 @@ def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggrega
         pytest.param(worker("vllm"), f"{VLLM} --max-num-seqs 256 {KV}", id="vllm prefill"),
         pytest.param(worker("vllm", pool=1), f"{VLLM} --max-num-seqs 256 {KV}", id="vllm decode: alike, it flips"),
         pytest.param(
+            worker("tandem", parallelism={"tensor": 4}, backend="tcp"),
+            "tandem-worker --model file:///models/m --served-name m --dtype bfloat16 --max-context 2048 --host "
+            "$(POD_IP) --port 8000 --kv-port 8001 --transfer-backend tcp --tensor-parallel 4",
+            id="tandem's ranks",
+        ),
+        pytest.param(
             worker("vllm", parallelism=SPREAD),
             f"{VLLM} --tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 "
             f"--enable-expert-parallel --max-num-seqs 256 {KV}",

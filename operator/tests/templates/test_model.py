@@ -15,6 +15,8 @@ from tandem_operator.templates.overlay import TemplateRefusedError
 from tests.templates.test_children import BODY, OWNER, container
 
 HUB = {"source": "hf://owner/name", "revision": "1605565"}
+DIGEST = f"sha256:{'0a' * 32}"
+IMAGE = {"source": f"oci://registry.example.com:5000/models/llama@{DIGEST}"}
 CLAIM = {"cache": {"persistentVolumeClaim": "models"}}
 TOKEN = {"authSecretRef": {"name": "hub-token"}}
 QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -52,6 +54,14 @@ def environment(made):
             id="a claim",
         ),
         pytest.param({"source": "pvc://weights"}, "file:///model", {}, {"model": ("/model", True)}, id="a whole claim"),
+        pytest.param(IMAGE, "file:///model", {}, {"model": ("/model", True)}, id="an image"),
+        pytest.param(
+            {"source": f"{IMAGE['source']}/weights/8b"},
+            "file:///model/weights/8b",
+            {},
+            {"model": ("/model", True)},
+            id="a folder in an image",
+        ),
         pytest.param(HUB, "hf://owner/name", QUIET, {}, id="a hub's, no cache"),
         pytest.param(
             HUB | CLAIM,
@@ -93,6 +103,14 @@ def test_every_engine_serves_the_pinned_revision(engine, words):
     assert made["metadata"]["annotations"]["tandem.dev/model-revision"] == "1605565"
     assert made["spec"]["containers"][0]["args"][: len(words)] == words
     assert engine != "vllm" or made["spec"]["containers"][0]["command"][-1] == "owner/name"
+
+
+@pytest.mark.parametrize("path", ["", "/weights/8b"])
+def test_an_image_of_weights_is_a_volume_by_its_digest(path):
+    made = pod(spec(source=IMAGE["source"] + path))["spec"]
+    (volume,) = [v for v in made["volumes"] if v["name"] == "model"]
+    reference = f"registry.example.com:5000/models/llama@{DIGEST}"
+    assert volume["image"] == {"reference": reference, "pullPolicy": "IfNotPresent"}
 
 
 def test_the_token_is_a_reference():

@@ -16,6 +16,7 @@ from tandem_worker.engine.grammar import NO_GRAMMARS, GrammarError, start_gramma
 from tandem_worker.engine.lending import Lending
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
+from tandem_worker.engine.ranked import make_store
 from tandem_worker.engine.request import (
     EngineError,
     EngineSettings,
@@ -35,7 +36,6 @@ from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
 from tandem_worker.engine.sequence import SequenceState, fresh, handed_over
 from tandem_worker.engine.stats import look, retry_after_s
-from tandem_worker.engine.store import KvStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0  # an idle engine looks again this often, should a wake-up ever be lost
 STOP_WAIT_S = 30.0
-NO_TRANSFER = "this worker's pages lie on several ranks (--tensor-parallel): it does whole jobs, no halves of them"
 
 
 class Engine:
@@ -69,7 +68,7 @@ class Engine:
         self.info: ModelInfo = model.info
         self._settings = settings
         self._grammars = grammars
-        self._store = KvStore(model.info, settings, model.decoder.dtype, model.decoder.config.kv_heads)
+        self._store = make_store(model, settings)
         self.events = KvEvents(settings.page_tokens)
         self._pool = PagePool(
             self._store.pages, settings.page_tokens, cache=settings.prefix_cache, on_removed=self.events.removed
@@ -78,7 +77,6 @@ class Engine:
         self._queues = Queues(self._pool, bounds, self.events)
         self._reservations = Reservations(self._pool, self._store)
         self._runner = Runner(model, self._store, settings, draft)
-        self._store.on_clear = self._runner.clear_elsewhere
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._lending = Lending(self._pool, self._store, self._lock)
         self._cancelled: set[SequenceState] = set()
@@ -124,18 +122,20 @@ class Engine:
         sampling: Sampling,
         have_pages: int,
         sink: PrefillSink,
+        shares: int = 1,
     ) -> None:
         """The prefill half: pages below `have_pages` are not sent. Nothing is computed before `admit_prefill`.
 
+        `shares`: into how many parts the heads of a page are split for the sink, see KvStore.read.
         Raises QueueFullError, PromptTooLongError, InvalidRequestError.
         """
-        self._check_whole()
         sequence = self._sequence(id, prompt, sampling)
         sequence.sink = sink
         if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
             raise InvalidRequestError(f"{id!r} says it has {have_pages} pages of a prompt of {len(prompt)} tokens")
         sequence.ticket = "unasked"
         sequence.sent = have_pages
+        sequence.shares = shares
         self._enqueue(sequence)
 
     def admit_prefill(self, id: str, first_page: int) -> None:
@@ -179,7 +179,6 @@ class Engine:
 
         Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
         """
-        self._check_whole()
         check_request(id, prompt, sampling, self.info.vocab, self._settings.max_context)
         chain = page_chain(prompt, self._settings.page_tokens)
         with self._lock:
@@ -198,7 +197,7 @@ class Engine:
 
     @property
     def memory(self) -> memoryview:
-        """All KV pages, for a transfer backend that must know them beforehand."""
+        """All KV pages, of every rank, for a transfer backend that must know them beforehand."""
         return self._store.raw
 
     @property
@@ -207,7 +206,8 @@ class Engine:
         return self._store.file
 
     def open_pages(self, id: str, first_page: int, count: int) -> list[memoryview]:
-        """The memory of reserved pages, to be filled with [n, layers, 2, page_tokens, kv_heads, head_dim] as it lies.
+        """The memory of reserved pages, to be filled with [n, shares, layers, 2, page_tokens, kv_heads / shares,
+        head_dim] as it lies: as many shares as this worker's ranks split the KV heads into.
 
         Good until the reservation ends; whoever ends it must know that nobody fills them any more, or quarantine it.
         Raises ReservationError: ended, or out of range.
@@ -275,10 +275,6 @@ class Engine:
         """For whoever is turned away: see stats.py."""
         with self._lock:
             return retry_after_s(self._runner.work, self._queues.waiting_tokens)
-
-    def _check_whole(self) -> None:
-        if self._settings.tensor_parallel > 1:
-            raise InvalidRequestError(NO_TRANSFER)
 
     def _sequence(self, key: str, prompt: Sequence[int], sampling: Sampling) -> SequenceState:
         check_request(key, prompt, sampling, self.info.vocab, self._settings.max_context)

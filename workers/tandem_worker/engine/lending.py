@@ -83,13 +83,16 @@ class Lending:
         self._lock = lock
         self._most = int(store.pages * LENT_SHARE)
 
-    def lend(self, pages: Sequence[int]) -> Loan:
-        """Held pages, whose contents nobody changes any more; a copy of them where too many are lent."""
+    def lend(self, pages: Sequence[int], shares: int) -> Loan:
+        """Held pages, whose contents nobody changes any more; a copy where too many are lent, or they lie otherwise.
+
+        `shares`: the parts that each page is wanted in, see KvStore.read.
+        """
         with self._lock:
-            if self._pool.lent_pages + len(pages) <= self._most:
+            if shares == self._store.shares and self._pool.lent_pages + len(pages) <= self._most:
                 self._pool.lend(pages)
-                return Loan(tuple(pages), self._store.page_bytes, self._store.memory, self._take_back)
-        return copied(self._store.read(pages), len(pages))
+                return Loan(tuple(pages), self._store.whole_bytes, self._store.memory, self._take_back)
+        return copied(self._store.read(pages, shares), len(pages))
 
     def _take_back(self, pages: Sequence[int]) -> None:
         with self._lock:

@@ -6,7 +6,12 @@ import fcntl
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Named in <linux/fcntl.h> since 5.1, in Python's fcntl not yet: who wrote before may go on, nobody else ever may.
 F_SEAL_FUTURE_WRITE: Final = 0x0010
@@ -19,6 +24,11 @@ class MemoryFile:
 
     descriptor: int
     map: mmap.mmap
+
+    @property
+    def bytes(self) -> Tensor:
+        """All of it, uint8."""
+        return torch.frombuffer(self.map, dtype=torch.uint8)
 
     def seal(self) -> None:
         """Whoever has mapped it may go on writing; all later mappings can but read. Twice is harmless.
@@ -44,6 +54,13 @@ def memory_file(size: int) -> MemoryFile:
         raise
     huge(memory)
     return MemoryFile(descriptor, memory)
+
+
+def mapped(descriptor: int) -> Tensor:
+    """All of a memory file that another process made, uint8, to read and write. Raises OSError."""
+    memory = mmap.mmap(descriptor, 0)
+    huge(memory)
+    return MemoryFile(descriptor, memory).bytes
 
 
 def huge(memory: mmap.mmap) -> None:

@@ -1,9 +1,9 @@
 """Tensor parallelism: each rank, a process, has a share of the heads and of the MLP; two sums a layer join them.
 
 Rank 0 is the worker: it schedules and samples, and tells the others each batch before it computes its own share of it.
-They have the same pages and decide nothing. Shares as in Megatron-LM (Shoeybi et al., 2019): Q, K, V, gate and up by
-rows, output and down by columns; where ranks outnumber KV heads, several hold the same one. Embedding and head are
-whole on every rank; only rank 0 computes logits.
+They have the same page numbers and decide nothing. Shares as in Megatron-LM (Shoeybi et al., 2019): Q, K, V, gate and
+up by rows, output and down by columns; where ranks outnumber KV heads, several hold the same one. Embedding and head
+are whole on every rank; only rank 0 computes logits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from tandem_worker.engine.request import ModelLoadError
 from tandem_worker.transfer.reshard import heads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from tandem_worker.engine.config import ModelConfig
     from tandem_worker.engine.decoder import Decoder
+    from tandem_worker.engine.memory import MemoryFile
 
 LOG = logging.getLogger(__name__)
 Masks = tuple["Tensor | None", "Tensor | None"]
@@ -39,8 +38,7 @@ class Order(IntEnum):
 
     BEAT = 0  # nothing: I am alive
     RUN = 1  # a batch
-    CLEAR = 2  # zero these pages
-    STOP = 3
+    STOP = 2
 
 
 def join(rank: int, ranks: int, address: str) -> None:
@@ -99,23 +97,17 @@ def add_up(part: Tensor) -> Tensor:
 
 
 class Leader:
-    """What rank 0 says to the others. On the engine's thread, but for `clear`."""
+    """What rank 0 says to the others. On the engine's thread."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, memory: MemoryFile) -> None:
+        """`memory`: all ranks' pages, see ranked.py."""
         decoder.reduce = add_up
-        self._unsound: list[int] = []
+        self.memory = memory
         self._lost = False
 
     def run(self, batch: Batch) -> None:
         """I compute my share of this batch now. Raises RuntimeError where a rank is gone."""
-        unsound, self._unsound = self._unsound, []
-        if unsound:
-            self._say(Order.CLEAR, torch.tensor(unsound))
         self._say(Order.RUN, spelled(batch))
-
-    def clear(self, pages: Sequence[int]) -> None:
-        """These pages were zeroed on rank 0; on the others they will be before the next batch."""
-        self._unsound = [*self._unsound, *pages]
 
     def beat(self) -> None:
         """Nothing to do."""
@@ -156,10 +148,7 @@ def follow(decoder: Decoder, kv: Tensor) -> None:
             if order is Order.BEAT:
                 continue
             dist.broadcast(words, 0)
-            if order is Order.CLEAR:
-                kv[words] = 0
-            else:
-                decoder.forward(understood(words, kv.shape[3], decoder.mask_dtype, window), kv)
+            decoder.forward(understood(words, kv.shape[3], decoder.mask_dtype, window), kv)
 
 
 def spelled(batch: Batch) -> Tensor:

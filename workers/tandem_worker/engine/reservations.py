@@ -64,6 +64,7 @@ class Reservations:
         if pages.stop == len(held.claim.pages):
             rows = len(held.prompt) - (pages.stop - 1) * self._pool.page_tokens
             self._store.blank(held.claim.pages[-1], rows)
+        self._store.filled(held.claim.pages[pages.start : pages.stop])
         held.written.update(pages)
 
     def _own(self, key: str, first_page: int, count: int) -> tuple[Held, range]:

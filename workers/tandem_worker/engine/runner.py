@@ -112,11 +112,6 @@ class Runner:
         if self._model.leader is not None:
             self._model.leader.stop()
 
-    def clear_elsewhere(self, pages: Sequence[int]) -> None:
-        """These pages of other ranks, if any, are zeroed too."""
-        if self._model.leader is not None:
-            self._model.leader.clear(pages)
-
     def prefill(self, pieces: Sequence[tuple[SequenceState, int]]) -> list[tuple[SequenceState, Token]]:
         """Compute the next tokens of each; the sampled token of those that are complete."""
         start = time.perf_counter()
@@ -131,7 +126,7 @@ class Runner:
         self.work.prefill_busy_s += time.perf_counter() - start
         return tokens
 
-    def push(self, one: SequenceState, lend: Callable[[Sequence[int]], Loan], *, prompt_done: bool) -> None:
+    def push(self, one: SequenceState, lend: Callable[[Sequence[int], int], Loan], *, prompt_done: bool) -> None:
         """Lend a prefill half's finished pages to its sink, at most a chunk's worth a call."""
         if one.sink is None:
             return
@@ -139,7 +134,7 @@ class Runner:
         at_once = max(1, self._settings.chunk_tokens // self._settings.page_tokens)
         for first in range(one.sent, done, at_once):
             pages = one.pages[first : min(first + at_once, done)]
-            one.sink.on_chunk(first, lend(pages))
+            one.sink.on_chunk(first, lend(pages, one.shares))
         one.sent = max(one.sent, done)
 
     def _accept(self, one: SequenceState, picked: Picked) -> Token:

@@ -43,6 +43,7 @@ class SequenceState:
     ticket: str = "none"
     first_page: int = 0  # prefill half: pages below are not sent
     sent: int = 0  # prefill half: pages below were sent or need not be
+    shares: int = 1  # prefill half: parts that the decode worker's ranks split a page into
     preempted: bool = False
     handed_over: bool = False  # its prompt was computed elsewhere
     grammar: Grammar | None = None

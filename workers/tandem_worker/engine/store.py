@@ -10,9 +10,10 @@ import torch
 from tandem_worker.engine.lending import runs
 from tandem_worker.engine.memory import MemoryFile, memory_file
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
+from tandem_worker.transfer.reshard import reshard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -23,15 +24,24 @@ class KvStore:
     """[pages, layers, 2, page_tokens, kv_heads, head_dim]: a page is one contiguous piece, as it goes over the wire."""
 
     def __init__(
-        self, info: ModelInfo, settings: EngineSettings, dtype: torch.dtype, kv_heads: int | None = None
+        self,
+        info: ModelInfo,
+        settings: EngineSettings,
+        dtype: torch.dtype,
+        kv_heads: int | None = None,
+        region: Tensor | None = None,
     ) -> None:
-        """`kv_heads`: this rank's, where it has not all of them.
+        """`kv_heads`: this rank's, where it has not all of them; `region`: zeroed bytes for the pages, made if None.
 
         Raises ModelLoadError when one sequence of `max_context` tokens would not fit.
         """
         kv_heads = kv_heads or info.kv_heads
         self.page_shape = (info.layers, 2, settings.page_tokens, kv_heads, info.head_dim)
-        page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
+        self.page_bytes = page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
+        self._dtype = dtype
+        self._kv_heads = info.kv_heads
+        self.shares = 1  # parts that a page is in, each in the memory of one rank
+        self.whole_bytes = page_bytes  # of a page with all of its parts
         self.pages = settings.kv_memory_mib * 2**20 // page_bytes
         least = -(-settings.max_context // settings.page_tokens) + 1
         if self.pages < least:
@@ -48,36 +58,60 @@ class KvStore:
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
-        self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
-        if self.file is None:
-            self.tensor = torch.zeros((self.pages, *self.page_shape), dtype=dtype)
-        else:
-            self.tensor = torch.frombuffer(self.file.map, dtype=dtype).view(self.pages, *self.page_shape)
-        self.on_clear: Callable[[Sequence[int]], None] = lambda _pages: None  # other ranks have such pages too
-        self.page_bytes = page_bytes
+        self.file: MemoryFile | None = None
+        if region is None:
+            self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
+            region = torch.zeros(self.pages * page_bytes, dtype=torch.uint8) if self.file is None else self.file.bytes
+        self.tensor = self.shaped(region)
+        self.ranks: tuple[Tensor, ...] = (self.tensor,)
         # numpy has no bfloat16: the same memory, seen as bytes.
         self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
 
-    def read(self, pages: Sequence[int]) -> Tensor:
-        """A contiguous copy of the pages; an ordinary tensor, which its owner may change."""
+    def shaped(self, region: Tensor) -> Tensor:
+        """Bytes as pages."""
+        used = region[: self.pages * self.page_bytes]
+        return used.view(self._dtype).view(self.pages, *self.page_shape)
+
+    def read(self, pages: Sequence[int], shares: int = 1) -> Tensor:
+        """A contiguous copy of the pages, an ordinary tensor, which its owner may change.
+
+        [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim], without `shares` where it is 1: a page as the
+        ranks of a decode worker hold it. Every byte is copied once, wherever it lies.
+        """
         with torch.inference_mode(mode=False):
-            return self.tensor.index_select(0, torch.tensor(pages))
+            if shares == len(self.ranks) == 1:
+                return self.tensor.index_select(0, torch.tensor(pages))
+            return self._resharded(pages, shares)
+
+    def _resharded(self, pages: Sequence[int], shares: int) -> Tensor:
+        layers, two, tokens, _, size = self.page_shape
+        out = torch.empty((len(pages), shares, layers, two, tokens, self._kv_heads // shares, size), dtype=self._dtype)
+        for part in reshard(self._kv_heads, len(self.ranks), shares):
+            source = self.ranks[part.source_rank].narrow(-2, part.source_head, part.heads)
+            target = out[:, part.target_rank].narrow(-2, part.target_head, part.heads)
+            for at, page in enumerate(pages):
+                target[at].copy_(source[page])
+        return out
 
     def memory(self, pages: Sequence[int]) -> list[memoryview]:
         """The pages' bytes themselves, in their order; neighbours are one piece."""
         return runs(self.raw, self.page_bytes, pages)
 
+    def filled(self, pages: Sequence[int]) -> None:
+        """What `memory` showed of these pages has been written."""
+
     def blank(self, page: int, rows: int) -> None:
         """Zero what lies behind the first `rows` rows: what a sender left behind its prompt may be anything."""
         with torch.inference_mode():
-            self.tensor[page, :, :, rows:] = 0
+            for tensor in self.ranks:
+                tensor[page, :, :, rows:] = 0
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero pages whose contents may be no numbers, before somebody else gets them."""
         if pages:
             with torch.inference_mode():
-                self.tensor[torch.tensor(pages)] = 0
-            self.on_clear(pages)
+                for tensor in self.ranks:
+                    tensor[torch.tensor(pages)] = 0
 
 
 def make_file(size: int) -> MemoryFile:

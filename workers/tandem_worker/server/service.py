@@ -51,7 +51,6 @@ class Loaded:
     page_tokens: int
     max_queue: int
     defaults: Defaults
-    takes_halves: bool = True  # of jobs whose other half another worker does
 
 
 class Service:
@@ -102,7 +101,7 @@ class Service:
         """
         loaded = self.loaded
         job_id = self._job_id(headers.get(REQUEST_HEADER, ""))
-        address = self._prefill_address(headers) if loaded.takes_halves else None
+        address = self._prefill_address(headers)
         cached = loaded.engine.match(prompt) * loaded.page_tokens
         # What misses a page or less is computed sooner than asked for.
         if address is None or address == loaded.own_address or len(prompt) - cached <= loaded.page_tokens:

@@ -31,6 +31,10 @@ class Channel(Protocol):
         """Who is at the other end."""
 
     @property
+    def shares(self) -> int:
+        """Into how many parts the ranks of the peer split a page."""
+
+    @property
     def fence(self) -> Fence:
         """What, besides the peer's own word, proves that no write of it can land any more."""
 

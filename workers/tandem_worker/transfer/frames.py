@@ -28,9 +28,9 @@ class Frames:
         self.frame_bytes = self._frame_pages * self.page_bytes
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
-        """Send [n, layers, 2, page_tokens, kv_heads, head_dim] without copying it; returns bytes."""
+        """Send [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim] without copying it; returns bytes."""
         size = pages.size
-        for part in pages.split(self._frame_pages):
+        for part in pages.split(max(1, min(self._frame_pages, MAX_SPANS // channel.shares))):
             channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=len(part.pages)), part)
             first_page += len(part.pages)
         return size

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tandem_worker.transfer.reshard import reshard, shares_of
 from tandem_worker.transfer.wire import NONCE_BYTES, PROTOCOL_VERSION, AnyMessage, Auth, Hello, Message, Refuse, encode
 
 KEY_BYTES_AT_LEAST: Final = 16
 MUST_EQUAL: Final = (
     "version", "model", "revision", "config_hash", "dtype", "layout", "page_tokens", "layers", "kv_heads", "head_dim",
-    "tensor", "backend",
+    "backend",
 )  # fmt: skip
-LAYOUT: Final = "pages,layers,kv,tokens,heads,dim"  # the order of a page's axes on the wire
+LAYOUT: Final = "pages,shares,layers,kv,tokens,heads,dim"  # the order of a page's axes on the wire: see reshard.py
+
+RESHARDS: Final = "tcp"  # the backend that sends pages in another form than they lie in
 
 
 class Side(StrEnum):
@@ -44,7 +47,7 @@ class Identity:
     incarnation: int
     revision: str = ""  # of the model's files; empty: nobody pinned it
     layout: str = LAYOUT
-    tensor: int = 1  # ranks that share the heads
+    tensor: int = 1  # ranks that share the heads; the other side may have another number
     backend: str = "tcp"  # asked for; which one is in use the two sides agree on afterwards
 
     def hello(self, joins: bytes = b"") -> Hello:
@@ -88,6 +91,22 @@ def differences(ours: Hello, theirs: Hello) -> dict[str, tuple[str, str]]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def misfit(ours: Hello, theirs: Hello) -> Refuse | None:
+    """Why these two must not exchange pages: other models or layouts, or ranks that cannot share the heads evenly."""
+    if differs := differences(ours, theirs):
+        return Refuse(reason="the two workers do not fit", differs=differs)
+    differs = {"tensor": (str(ours.tensor), str(theirs.tensor))}
+    try:
+        reshard(ours.kv_heads, ours.tensor, theirs.tensor)
+    except ValueError as error:
+        return Refuse(reason=f"pages cannot be resharded between the two workers ({error})", differs=differs)
+    shares = {shares_of(one.tensor, one.kv_heads) for one in (ours, theirs)}
+    if ours.backend != RESHARDS and len(shares) > 1:
+        reason = f"{ours.backend} reads pages where they lie, so both sides' ranks must hold the same heads; use tcp"
+        return Refuse(reason=reason, differs=differs)
+    return None
+
+
 def spell(refuse: Refuse, speaker: str) -> str:
     """A refusal in words; `speaker` is the one whose values come first."""
     fields = "; ".join(f"{name} is {a} at {speaker}, {b} at the other side" for name, (a, b) in refuse.differs.items())
@@ -128,9 +147,8 @@ class Handshake:
     def _hear_hello(self, message: AnyMessage, raw: bytes) -> Step:
         if not isinstance(message, Hello):
             return self._refuse(Refuse(reason="the first message must be hello"))
-        differs = differences(self._ours, message)
-        if differs:
-            return self._refuse(Refuse(reason="the two workers do not fit", differs=differs))
+        if (refuse := misfit(self._ours, message)) is not None:
+            return self._refuse(refuse)
         self._theirs, self._theirs_raw = message, raw
         if self._side is Side.ANSWERER:
             return Step(send=(self._ours,))

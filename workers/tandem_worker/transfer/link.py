@@ -17,6 +17,7 @@ from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
 from tandem_worker.transfer.rate import Rate
+from tandem_worker.transfer.reshard import shares_of
 from tandem_worker.transfer.wire import (
     MAX_HEADER,
     AnyMessage,
@@ -111,6 +112,11 @@ class Link(asyncio.BufferedProtocol):
         if self._peer is None:
             raise WireError("the handshake is not done")
         return self._peer
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts the ranks of the peer split a page."""
+        return shares_of(self.peer.tensor, self.peer.kv_heads)
 
     @property
     def backlog(self) -> int:

@@ -145,7 +145,8 @@ class PrefillSide:
         push = Push(key, message.request, channel, pages, self._clock())
         try:
             # The ticket decides what travels: what the decode worker had when it asked may be gone when it promises.
-            self._engine.submit_prefill(key, prompt, to_sampling(message.sampling), 0, Sink(self, key))
+            sampling, sink = to_sampling(message.sampling), Sink(self, key)
+            self._engine.submit_prefill(key, prompt, sampling, 0, sink, channel.shares)
         except EngineError as error:
             retry_after_s = error.retry_after_s if isinstance(error, QueueFullError) else 1
             code, words = code_of(error), str(error)[:512]

@@ -2,7 +2,8 @@
 
 With `ranks` up to `kv_heads` each rank holds kv_heads / ranks heads of its own; with more, each holds one head and
 ranks / kv_heads of them hold the same one (as in Megatron-LM's and vLLM's grouped-query attention).
-The engine has no tensor parallelism yet: nothing calls this but its test, and the handshake refuses unequal TP.
+A page travels as `shares`, one for each run of heads that a decode rank holds: what several ranks hold goes once, and
+the decode worker copies it. So the decode ranks are `shares_of(ranks)` here, never more than KV heads.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ def heads_of(rank: int, ranks: int, kv_heads: int) -> range:
     if rest:
         raise ValueError(f"{kv_heads} KV heads cannot be shared or replicated evenly over {ranks} ranks")
     return range(first, first + share)
+
+
+def shares_of(ranks: int, kv_heads: int) -> int:
+    """Into how many different parts these ranks split a page."""
+    return min(ranks, kv_heads)
+
+
+def holder_of(share: int, ranks: int, shares: int) -> int:
+    """The first of the ranks that hold this share."""
+    return share * ranks // shares
 
 
 def reshard(kv_heads: int, prefill_ranks: int, decode_ranks: int) -> tuple[Part, ...]:

@@ -52,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag=str.
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Who speaks and what its KV pages mean. Everything from version to backend must be equal."""
+    """Who speaks and what its KV pages mean. From version to backend all must be equal, but for `tensor`."""
 
     version: Count
     model: Text
@@ -64,7 +64,7 @@ class Hello(Message, frozen=True, kw_only=True):
     head_dim: Count
     revision: Text
     layout: Text
-    tensor: Count
+    tensor: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     backend: Text
     worker: Text  # pod name, for people
     incarnation: Annotated[int, msgspec.Meta(ge=0)]

@@ -22,7 +22,7 @@ class Computer:
     deferred: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
 
-    def submit_prefill(self, id, prompt, sampling, have_pages, sink):
+    def submit_prefill(self, id, prompt, sampling, have_pages, sink, shares):
         self.sinks[id] = sink
 
     def admit_prefill(self, id, first_page):
@@ -39,6 +39,7 @@ class Far:
     """A decode worker's connection that keeps what is sent."""
 
     alive = True
+    shares = 1
     fence = Fence.CONNECTION
 
     def __init__(self):

@@ -1,5 +1,6 @@
 """Two workers that do not fit say so at once, with both values; nobody without the key gets in."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -47,8 +48,8 @@ def test_equal_workers_know_each_other_afterwards():
         pytest.param({"kv_heads": 1}, ["kv_heads", "3", "1"], id="kv heads"),
         pytest.param({"head_dim": 128}, ["head_dim", "64", "128"], id="head dim"),
         pytest.param({"revision": "1605565"}, ["revision", "1605565"], id="revision"),
-        pytest.param({"layout": "layers,pages"}, ["layout", "pages,layers,kv", "layers,pages"], id="layout"),
-        pytest.param({"tensor": 4}, ["tensor", "1", "4"], id="tensor parallelism"),
+        pytest.param({"layout": "layers,pages"}, ["layout", "pages,shares", "layers,pages"], id="layout"),
+        pytest.param({"tensor": 2}, ["tensor", "1", "2", "3 KV heads"], id="ranks that cannot share the heads"),
         pytest.param({"backend": "shm"}, ["backend", "tcp", "shm"], id="backend"),
     ],
 )
@@ -57,6 +58,20 @@ def test_a_difference_is_refused_with_both_values(changes, words):
     for step in (one, other):
         assert step.peer is None
         assert all(word in step.refused for word in words)
+
+
+@pytest.mark.parametrize("ranks", itertools.product((1, 2, 4), repeat=2))
+@pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
+def test_ranks_that_share_the_heads_evenly_fit_where_pages_can_be_resharded(backend, kv_heads, ranks):
+    one, other = (
+        replace(who, tensor=n, kv_heads=kv_heads, backend=backend) for who, n in zip((ONE, OTHER), ranks, strict=True)
+    )
+    steps = talk(Handshake(Side.OPENER, one, KEY), Handshake(Side.ANSWERER, other, KEY))
+    if backend == "tcp" or min(ranks[0], kv_heads) == min(ranks[1], kv_heads):
+        assert not any(step.refused for step in steps)
+    else:
+        assert all(word in step.refused for step in steps for word in ("shm", "use tcp", *map(str, ranks)))
 
 
 def test_another_version_is_refused_with_both_values():

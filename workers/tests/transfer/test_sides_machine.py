@@ -100,7 +100,7 @@ class Computer:
         self.sinks = {}
         self.admitted = {}
 
-    def submit_prefill(self, id, prompt, sampling, have_pages, sink):
+    def submit_prefill(self, id, prompt, sampling, have_pages, sink, shares):
         self.sinks[id] = (sink, list(prompt))
 
     def admit_prefill(self, id, first_page):
@@ -117,6 +117,8 @@ class Computer:
 
 class Wire:
     """One end of a connection: what it sent and the other end has not read."""
+
+    shares = 1
 
     def __init__(self, fence, has_key=False):
         self.fence = fence

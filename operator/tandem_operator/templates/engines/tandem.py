@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem_operator.api.constants import HTTP_PORT, KV_PORT
-from tandem_operator.templates.engines.base import OWN_ADDRESS, Program, flags
+from tandem_operator.templates.engines.base import OWN_ADDRESS, Program, degree, flags
 
 if TYPE_CHECKING:
     from tandem_operator.api.spec import Spec
     from tandem_operator.api.spec_pool import Pool
 
 
-def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # noqa: ARG001 every pool runs the same
+def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:
     """A Tandem worker; `threads` 0: torch's own default."""
     model = spec.model
     options: dict[str, object] = {
@@ -25,6 +25,7 @@ def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # no
         "--port": HTTP_PORT,
         "--kv-port": KV_PORT,
         "--transfer-backend": spec.transfer.backend,
+        "--tensor-parallel": degree(pool.parallelism.tensor),
         "--threads": threads or None,
     }
     return Program(
