@@ -134,11 +134,16 @@ class Fetchers:
     """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong."""
 
     def __init__(self, name: str, threads: int, flying: Flying, read: Callable[[list[Move]], str]) -> None:
+        """Raises LaneError where the machine has no threads left."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = threads
         self._flying = flying
-        for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
-            threading.Thread(target=work, args=(self._jobs, read), name=name, daemon=True).start()
+        try:
+            for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
+                threading.Thread(target=work, args=(self._jobs, read), name=name, daemon=True).start()
+        except RuntimeError as error:
+            self.close()
+            raise LaneError(f"there is no thread to read with: {error}") from error
 
     def add(self, moves: list[Move]) -> asyncio.Future[None]:
         """One more; the future is done on the event loop, and fails with LaneError."""

@@ -13,8 +13,7 @@ import pytest
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.transfer.ends import LEASE_S, ROW, STOPS, rows_of
 from workers.tests.transfer.kit import eventually
-from workers.tests.transfer.nursery import Nursery
-from workers.tests.transfer.world import WITHIN_S, World, at, serves_again, watch
+from workers.tests.transfer.world import WITHIN_S, at, serves_again, watch
 
 pytestmark = pytest.mark.timeout(600)
 MID_PAGE = "open, in mid-page"
@@ -24,20 +23,6 @@ CASES = [
                  marks=[] if (row.name, victim) in SOON else pytest.mark.slow)
     for name, row in rows_of(*NAMES) for victim in ("p", "d", *(["wire"] if row.name == MID_PAGE else []))
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
-    nursery = Nursery(tmp_path_factory.mktemp("nursery") / "log")
-    yield nursery
-    nursery.end()
-
-
-@pytest.fixture(scope="module")
-def world(request, nursery, tmp_path_factory):
-    world = World(tmp_path_factory.mktemp(request.param), request.param, nursery)
-    yield world
-    world.end()
 
 
 @pytest.mark.parametrize(("world", "row", "victim"), CASES, indirect=["world"])

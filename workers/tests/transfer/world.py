@@ -164,7 +164,7 @@ async def at(world: World, row: Row):
     for _ in range(TRIES):
         prefill, decode = await world.up()
         await post(prefill, row.facts)
-        if row.facts.full or row.facts.lease_s:
+        if row.facts.full or row.facts.lease_s or row.facts.patient:
             await post(decode, row.facts)
 
         def stop_the_writer(prefill=prefill):
