@@ -19,6 +19,7 @@ from aiohttp import web
 
 from e2e.harness import cluster as clusters
 from e2e.harness.kube import REPO
+from e2e.harness.parts import process_of
 from e2e.harness.ports import free_port
 from e2e.harness.waiting import until
 
@@ -44,19 +45,10 @@ def bare_control_plane(directory: Path, port: int) -> Iterator[clusters.Cluster]
         up.kube.run("apply", "--server-side", "-f", "manifests/base/router-role.yaml")
         up.command("node", "kill", "cpu-0")
         for part in PARTS:
-            end_part(directory, part)
+            os.kill(process_of(directory, part), signal.SIGKILL)
         yield up
     finally:
         up.down()
-
-
-def end_part(directory: Path, part: str) -> None:
-    """End one process of this cluster's control plane."""
-    words = [b"role", part.encode(), str(directory.resolve()).encode()]
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "cmdline").read_bytes().split(b"\0")[1:4] == words:
-                os.kill(int(process.name), signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -94,6 +94,7 @@ class Memory(Kube):
             and namespace in {None, key[1]}
             and all(label in (item["metadata"].get("labels") or {}) for label in wanted)
         ]
+        found = [{name: part for name, part in item.items() if name not in {"apiVersion", "kind"}} for item in found]
         return {"items": found, "metadata": {"resourceVersion": str(next(self._versions))}}
 
     def _write(self, verb: str, key: Key, sub: str | None, body: Object, applied: bool, forced: bool) -> Object:

@@ -81,7 +81,7 @@ _ENTRIES: Final = (
     # 700 W; NVLink 900 GB/s in both directions together.
     Accelerator(
         "h100-sxm", _tera(half=989.5, single=67, fp8=1979, int8=1979), 80 * GIB, 3.35e12, 400 * GIGABIT, 700, 3.0,
-        products=("NVIDIA-H100-80GB-HBM3",), scale_up=450e9, domain=8, generation="hopper",
+        products=("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-SXM5-80GB"), scale_up=450e9, domain=8, generation="hopper",
     ),
     # H100 PCIe, as published: 1,513 BF16, 3,026 FP8 and INT8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W;
     # PCIe 5.0 x16 (an NVLink bridge joins two).

@@ -1,7 +1,10 @@
 """How clusters label the nodes that have an accelerator: several keys for an entry, any of which is enough.
 
 Mostly from memory of the vendors' pages, tried on none of these clouds; the catalogue ConfigMap can correct any of it.
-`nvidia.com/gpu.product` (GPU feature discovery) is in the catalogue's `products`. An
+`nvidia.com/gpu.product` (GPU feature discovery: the driver's name of the card, `-` for blanks) is in the catalogue's
+`products`, as public manifests have it: H100 SXM alone has two names there, B200, GB200, L40S and L4 one each. Names
+that end in -SHARED or -MIG-... are left out: a share of a card is not the card. AMD's labeller writes MI300X as
+..._OAM, on Azure's virtual functions (device 74b5) as ..._VF, and its older releases under the key beta.amd.com. An
 autoscaler that has no such node yet knows only its cloud's labels, so these are what lets a pool grow from nothing.
 """
 
@@ -15,6 +18,8 @@ KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-name"
 EKS_AUTO: Final = "eks.amazonaws.com/instance-gpu-name"
 COREWEAVE: Final = "gpu.nvidia.com/model"
 AMD: Final = "amd.com/gpu.product-name"  # AMD's node labeller
+AMD_BETA: Final = f"beta.{AMD}"  # ... and its older releases
+_MI300X: Final = ("AMD_Instinct_MI300X_OAM", "AMD_Instinct_MI300X_VF", "AMD_Instinct_MI300X")
 TYPE: Final = "node.kubernetes.io/instance-type"  # EKS node groups, AKS, OKE, CoreWeave
 
 NodeLabels = Mapping[str, tuple[str, ...]]
@@ -57,7 +62,7 @@ NODE_LABELS: Final[Mapping[str, NodeLabels]] = {
     },
     "l40s": {**_aws("l40s"), TYPE: (*(f"g6e.{size}" for size in _SIZES), "BM.GPU.L40S.4")},
     "l4": {GKE: ("nvidia-l4",), **_aws("l4"), TYPE: tuple(f"g6.{size}" for size in _SIZES)},
-    "mi300x": {AMD: ("AMD_Instinct_MI300X_OAM",), TYPE: ("Standard_ND96isr_MI300X_v5", "BM.GPU.MI300X.8")},
+    "mi300x": {AMD: _MI300X, AMD_BETA: _MI300X, TYPE: ("Standard_ND96isr_MI300X_v5", "BM.GPU.MI300X.8")},
 }
 
 # Nodes that a cloud may take away at short notice, as each cloud labels and taints them.

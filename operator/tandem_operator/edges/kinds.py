@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
     "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
     "DaemonSet": Kind("apps", "v1", "daemonsets"),
+    "SriovNetworkNodePolicy": Kind("sriovnetwork.openshift.io", "v1", "sriovnetworknodepolicies"),
     "Event": Kind("events.k8s.io", "v1", "events"),
 }
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tandem_operator.edges.kinds import KINDS
+
 Object = dict[str, Any]
 MAX_PARTS = 50_000  # known parts; then they are learnt anew, so that those of deleted objects do not stay
 # Of a pod no pass reads the spec: its Deployment has it too. The status is that of a worker, not of a node.
-POD_STATUS = frozenset({"phase", "podIP", "conditions", "containerStatuses"})
+POD_STATUS = frozenset({"phase", "podIP", "conditions", "containerStatuses", "initContainerStatuses"})
 ALIKE = ("labels", "annotations", "ownerReferences")  # metadata that pods of one ReplicaSet have in common
 
 
@@ -26,7 +28,9 @@ class Parts:
         """The object as the cache keeps it."""
         metadata = {sys.intern(k): v for k, v in item["metadata"].items() if k != "managedFields"}
         metadata |= {name: self._shared(metadata[name]) for name in ALIKE if name in metadata}
-        found = {sys.intern(k): v for k, v in item.items()} | {"kind": kind, "metadata": metadata}
+        # Items of a list do not say what they are.
+        about = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata}
+        found = {sys.intern(k): v for k, v in item.items()} | about
         if kind == "Pod":
             found.pop("spec", None)
             found["status"] = {k: v for k, v in (item.get("status") or {}).items() if k in POD_STATUS}

@@ -31,7 +31,7 @@ class Fault:
 def stalling_fault(pods: Iterable[Object]) -> Fault | None:
     """A fault that only an edit heals: an image that cannot be pulled, a model that cannot be loaded."""
     for pod in _living(pods):
-        for container in pod.get("status", {}).get("containerStatuses") or []:
+        for container in containers_of(pod):
             if (fault := _image_fault(pod, container) or _exit_fault(pod, container)) is not None:
                 return fault
     return None
@@ -84,6 +84,12 @@ def last_words(pods: Iterable[Object]) -> str:
         if (state := container.get("state") or {}).get("terminated")
     ]
     return quoted(max(ended, key=lambda end: end.get("finishedAt", "")).get("message", "")) if ended else ""
+
+
+def containers_of(pod: Object) -> list[Object]:
+    """What the kubelet says of a pod's containers; of those first that must end before the others start."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def condition_of(item: Object, kind: str) -> Object:

@@ -52,15 +52,18 @@ def waker(kind: str, cache: Cache, queue: Queue) -> Any:
 def take_event(kind: str, event: dict[str, Any], cache: Cache, queue: Queue) -> None:
     """Put one watch event into the cache, and mark its resource if it is news: now, or when it has settled."""
     item = event["object"]
-    ref = ref_of(kind, item)
-    if ref is None:
-        return
     known = cache.find(kind, item["metadata"]["namespace"], item["metadata"]["name"])
+    # Whose label was taken off an object, or changed, must see to it, too.
+    refs = {ref for seen in (known, item) if seen is not None and (ref := ref_of(kind, seen)) is not None}
     if event["type"] == "DELETED":
         cache.drop(kind, item)
-        queue.mark(ref)
-    elif cache.put(kind, item):
-        if is_progress(kind, known, item):
+        later = False
+    elif not refs or not cache.put(kind, item):
+        return
+    else:
+        later = is_progress(kind, known, item)
+    for ref in refs:
+        if later:
             queue.mark_later(ref, SETTLE_S)
         else:
             queue.mark(ref)

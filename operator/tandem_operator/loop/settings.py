@@ -7,10 +7,11 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
 
 from tandem_operator.templates.allowed import ALLOWABLE
 from tandem_operator.templates.children import Images
-from tandem_operator.templates.rdma_nodes import Sharing
+from tandem_operator.templates.rdma_nodes import POLICIES, Functions, Sharing
 
 PREFIX = "TANDEM_"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -19,6 +20,22 @@ LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 class SettingsError(ValueError):
     """A variable is missing or wrong; the message names it."""
+
+
+class VirtualFunctions(BaseModel):
+    """TANDEM_RDMA_VIRTUAL_FUNCTIONS, as JSON: what the SR-IOV network operator is to make of the cards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    resource_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,63}$")]
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] = "sriov-network-operator"
+    vendor: Annotated[str, Field(pattern=r"^[0-9a-f]{4}$")] = "15b3"
+    pf_names: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.#-]{1,32}$")], ...], Field(max_length=32)
+    ] = ()
+    num_vfs: Annotated[int, Field(ge=1, le=128)] = 8
+    link_type: Annotated[str, Field(pattern="^(eth|ib)$")] = "eth"
+    mtu: Annotated[int, Field(ge=1280, le=9978)] = 9000
 
 
 class Settings(BaseModel):
@@ -41,6 +58,8 @@ class Settings(BaseModel):
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     rdma_node_pools: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # nodes whose RDMA cards are shared
+    rdma_setup: bool = False  # with no node pools: what the operator once made there is taken away
+    rdma_virtual_functions: str = ""  # '': cards are shared; else JSON of VirtualFunctions
     rdma_resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] = "rdma/hca_shared_devices_a"
     rdma_vendors: Annotated[str, Field(pattern=r"^[0-9a-f]{4}(,[0-9a-f]{4})*$")] = "15b3"
     rdma_plugin_image: Annotated[str, Field(min_length=1)] = "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3"
@@ -69,14 +88,44 @@ class Settings(BaseModel):
         """Labels by which this cluster's Prometheus operator selects its objects."""
         return dict(pair.split("=", 1) for pair in self.monitor_labels.split(",") if pair)
 
+    @field_validator("rdma_node_pools")
+    @classmethod
+    def _are_few(cls, text: str) -> str:
+        if text.count(",") >= POLICIES:
+            raise ValueError(f"at most {POLICIES} node pools")
+        return text
+
+    @field_validator("rdma_virtual_functions")
+    @classmethod
+    def _is_readable(cls, text: str) -> str:
+        if text:
+            VirtualFunctions.model_validate_json(text)
+        return text
+
     @property
     def rdma_sharing(self) -> Sharing | None:
-        """Which nodes' cards are to be shared; None where nobody asks for it."""
+        """Which nodes' cards are prepared, and how; None where nobody asks for it, or for what is there to be taken."""
         pools = tuple(
             (key, value) for key, _, value in (p.partition("=") for p in self.rdma_node_pools.split(",") if p)
         )
+        if not pools and not self.rdma_setup:
+            return None
         vendors = tuple(self.rdma_vendors.split(","))
-        return Sharing(pools, self.rdma_resource, vendors, self.rdma_plugin_image) if pools else None
+        return Sharing(pools, self.rdma_resource, vendors, self.rdma_plugin_image, self._functions())
+
+    def _functions(self) -> Functions | None:
+        if not self.rdma_virtual_functions:
+            return None
+        asked = VirtualFunctions.model_validate_json(self.rdma_virtual_functions)
+        return Functions(
+            resource=asked.resource_name,
+            namespace=asked.namespace,
+            vendor=asked.vendor,
+            pf_names=asked.pf_names,
+            count=asked.num_vfs,
+            link=asked.link_type,
+            mtu=asked.mtu,
+        )
 
     @property
     def images(self) -> Images:

@@ -110,6 +110,7 @@ def pool_deployment(
         claims=claims_of(owner, spec, pool, accelerator, ranks),
         networks=rdma.networks(spec.transfer.rdma),
         rdma=spec.transfer.rdma.mode,
+        preflight=rdma.preflight(spec),
         shm_gibibytes=ranks,
     )
     laid_below = merged(worker_defaults(owner.name), rdma.defaults(spec.transfer, accelerator, pool.template.resources))

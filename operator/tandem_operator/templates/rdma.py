@@ -10,6 +10,7 @@ from tandem_operator.templates.names import digest_of
 
 if TYPE_CHECKING:
     from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
     from tandem_operator.api.spec_pool import Pool
     from tandem_operator.api.spec_template import Resources
     from tandem_operator.api.spec_transfer import Rdma, Transfer
@@ -26,6 +27,31 @@ GPU_CLASSES: Final = {"nvidia.com/gpu": "gpu.nvidia.com", "amd.com/gpu": "gpu.am
 COPIES: Final = {"nvidia.com/gpu": ("cuda_copy", "cuda_ipc"), "amd.com/gpu": ("rocm_copy", "rocm_ipc")}
 MULTUS: Final = "k8s.v1.cni.cncf.io/networks"
 GKE: Final = "networking.gke.io"
+
+
+# Run by the engine's own image and as the engine is: the same limit, the same capabilities in effect.
+MEMLOCK: Final = """\
+import resource
+limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+status = open("/proc/self/status").read().splitlines()
+effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff"))
+if 0 <= limit < {least} and not effective >> 14 & 1:
+    print(f"this container may lock {{limit >> 10}} KiB of memory (RLIMIT_MEMLOCK) and CAP_IPC_LOCK is not in effect: "
+          "RDMA cannot register the KV cache; raise LimitMEMLOCK of the nodes' container runtime")
+    raise SystemExit({code})
+"""
+LEAST_LOCKED: Final = 2**30  # bytes; no KV cache that is worth a transfer is smaller
+
+
+def preflight(spec: Spec) -> list[str]:
+    """The command that looks at the memory that may be locked, for engines that do not; fails where RDMA is required.
+
+    Empty: nothing is locked, or the engine looks itself.
+    """
+    if spec.engine.name == "tandem" or spec.mode == "Colocated" or spec.transfer.rdma.mode == "None":
+        return []
+    code = 1 if spec.transfer.require == "RDMA" else 0
+    return ["python3", "-c", MEMLOCK.format(least=LEAST_LOCKED, code=code)]
 
 
 def resources(rdma: Rdma, accelerator: Accelerator, gpus: int) -> Object:

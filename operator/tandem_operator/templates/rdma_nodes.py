@@ -19,7 +19,24 @@ NAME: Final = "tandem-rdma-devices"  # of both objects; no other is ever written
 FOREIGN: Final = "rdma-devices"  # the configuration of a plugin that somebody else runs
 KEY: Final = "config.json"
 COMPONENT: Final = "rdma"
+POLICY: Final = "SriovNetworkNodePolicy"
 SLOTS: Final = 63  # pods of a node that may share a card
+
+
+POLICIES: Final = 16  # virtual functions' policies, one a node pool: so many names are the operator's, and no others
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """Virtual functions that the SR-IOV network operator is to make of the cards of those nodes."""
+
+    resource: str  # after the device plugin's prefix: hca_vf
+    namespace: str  # the SR-IOV network operator's
+    vendor: str
+    pf_names: tuple[str, ...]
+    count: int  # of each card
+    link: str  # eth, ib
+    mtu: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +47,40 @@ class Sharing:
     resource: str  # rdma/hca_shared_devices_a
     vendors: tuple[str, ...]
     image: str
+    functions: Functions | None = None  # in place of shared cards
+
+
+def places(functions: Functions | None) -> list[tuple[str, str, str]]:
+    """(kind, namespace, name) of all that the operator may have made; policies only where it has a right to them."""
+    shared = [("ConfigMap", NAMESPACE, NAME), ("DaemonSet", NAMESPACE, NAME)]
+    if functions is None:
+        return shared
+    return shared + [(POLICY, functions.namespace, f"tandem-rdma-{number}") for number in range(POLICIES)]
+
+
+def policies(sharing: Sharing, functions: Functions) -> list[Object]:
+    """A policy for each node pool: the SR-IOV operator's node selector knows no 'or'."""
+    labels = {LABEL_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT, LABEL_MANAGED_BY: MANAGED_BY}
+    nics = {"vendor": functions.vendor} | ({"pfNames": list(functions.pf_names)} if functions.pf_names else {})
+    spec = {
+        "resourceName": functions.resource,
+        "priority": 90,
+        "numVfs": functions.count,
+        "mtu": functions.mtu,
+        "nicSelector": nics,
+        "deviceType": "netdevice",
+        "isRdma": True,
+        "linkType": functions.link,
+    }
+    return [
+        {
+            "apiVersion": "sriovnetwork.openshift.io/v1",
+            "kind": POLICY,
+            "metadata": {"name": f"tandem-rdma-{number}", "namespace": functions.namespace, "labels": labels},
+            "spec": {**spec, "nodeSelector": {key: value}},
+        }
+        for number, (key, value) in enumerate(sharing.pools)
+    ]
 
 
 def entry(sharing: Sharing) -> Object:
@@ -40,7 +91,11 @@ def entry(sharing: Sharing) -> Object:
 
 
 def manifests(sharing: Sharing) -> list[Object]:
-    """The configuration and the plugin."""
+    """The configuration and the plugin; or the policies of virtual functions."""
+    if not sharing.pools:
+        return []
+    if sharing.functions is not None:
+        return policies(sharing, sharing.functions)
     labels = {LABEL_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT, LABEL_MANAGED_BY: MANAGED_BY}
     metadata = {"name": NAME, "namespace": NAMESPACE, "labels": labels}
     config = json.dumps({"periodicUpdateInterval": 300, "configList": [entry(sharing)]}, indent=1)

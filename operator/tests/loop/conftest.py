@@ -125,6 +125,9 @@ class Api:
             raise NotFoundError("NotFound", "no such kind")
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
+        for item in found:  # as the real one's
+            item.pop("apiVersion", None)
+            item.pop("kind", None)
         yield found, next(self.version)
 
     async def events_on_pod(self, namespace, pod):

@@ -116,6 +116,13 @@ def test_what_is_shared_is_still_the_same(specs):
     assert list(map(repr, found)) == list(map(repr, specs)), "True is not 1, and 1 is not 1.0"
 
 
+def test_an_item_of_a_list_says_what_it_is():
+    cache = Cache()
+    cache.put("Deployment", pod(5, "d"))
+    found = cache.find("Deployment", "ns", "d")
+    assert (found["apiVersion"], found["kind"]) == ("apps/v1", "Deployment")
+
+
 def test_equal_parts_are_kept_once():
     cache = Cache()
     for name in ("a", "b"):
@@ -176,3 +183,20 @@ def test_what_wakes_and_when(kind, events, wakes):
     for what, item in events:
         take_event(kind, {"type": what, "object": item}, cache, queue)
     assert queue == [(REF, when) for when in wakes]
+
+
+@pytest.mark.parametrize(
+    ("what", "after"),
+    [
+        pytest.param("MODIFIED", {"tandem.dev/resource": "other"}, id="moved"),
+        pytest.param("DELETED", {}, id="taken off: the watch sees it no more"),
+    ],
+)
+def test_whose_label_is_changed_is_woken(what, after):
+    cache, queue = Cache(), Marks()
+    cache.put("Service", pod(5))
+    item = pod(6)
+    item["metadata"]["labels"] = after
+    take_event("Service", {"type": what, "object": item}, cache, queue)
+    assert (REF, "now") in queue
+    assert cache.of(REF, "Service") == []

@@ -57,6 +57,14 @@ def test_stalling_fault(found, reason, words):
         assert len(fault.message) < 700
 
 
+def test_a_container_that_must_end_before_the_others_start_is_heard():
+    found = pod()
+    init = {"name": "memlock", "ready": False, "restartCount": 3, **ended(1, "may lock 64 KiB")}
+    found["status"]["initContainerStatuses"] = [init]
+    assert stalling_fault([found]).reason == "CrashLoop"
+    assert "may lock 64 KiB" in stalling_fault([found]).message
+
+
 UNSCHEDULABLE = {
     "type": "PodScheduled",
     "status": "False",

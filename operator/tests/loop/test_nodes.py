@@ -13,8 +13,8 @@ import yaml
 
 from e2e.harness.kube import KubectlError
 from tandem_operator.loop.nodes import prepare_once
-from tandem_operator.loop.settings import from_environment
-from tandem_operator.templates.rdma_nodes import FOREIGN, NAME, NAMESPACE, advice, entry, manifests
+from tandem_operator.loop.settings import SettingsError, from_environment
+from tandem_operator.templates.rdma_nodes import FOREIGN, NAME, NAMESPACE, advice, entry, manifests, places
 
 REPO = Path(__file__).resolve().parents[3]
 SHARING = from_environment({"TANDEM_RDMA_NODE_POOLS": "pool=a,example.com/pool=b"}).rdma_sharing
@@ -105,6 +105,76 @@ async def test_a_foreign_object_of_our_name_is_left_alone(api, start):
     api.store("ConfigMap", theirs)
     assert "somebody else's" in await prepare_once(await start(), SHARING)
     assert written(api) == []
+
+
+async def test_what_nobody_asks_for_any_more_is_taken_away(api, start):
+    world = await start()
+    await prepare_once(world, SHARING)
+    api.writes.clear()
+    none = from_environment({"TANDEM_RDMA_SETUP": "true"}).rdma_sharing
+    assert await prepare_once(world, none) is None
+    assert {(w[0], *w[1:]) for w in api.writes} == {("delete", *place) for place in BOTH}
+    api.writes.clear()
+    assert await prepare_once(world, none) is None
+    assert api.writes == []
+    theirs = {"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {}}
+    api.store("ConfigMap", theirs)
+    await prepare_once(world, none)
+    assert api.writes == [], "somebody else's of that name"
+
+
+FUNCTIONS = {"resourceName": "hca_vf", "pfNames": ["ens1f0np0"], "numVfs": 4, "linkType": "ib", "mtu": 4096}
+
+
+def by_functions(pools, **fields):
+    words = json.dumps(FUNCTIONS | fields)
+    named = {"TANDEM_RDMA_SETUP": "true", "TANDEM_RDMA_NODE_POOLS": pools, "TANDEM_RDMA_VIRTUAL_FUNCTIONS": words}
+    return from_environment(named).rdma_sharing
+
+
+def policies_in(api):
+    return {n: item for (kind, _, n), item in api.items.items() if kind == "SriovNetworkNodePolicy"}
+
+
+async def test_virtual_functions_are_policies_of_the_sriov_operator(api, start):
+    world = await start()
+    two = by_functions("pool=a,example.com/pool=b")
+    assert await prepare_once(world, two) is None
+    found = policies_in(api)
+    assert [item["spec"]["nodeSelector"] for item in found.values()] == [{"pool": "a"}, {"example.com/pool": "b"}]
+    nics = {"vendor": "15b3", "pfNames": ["ens1f0np0"]}
+    wanted = {"resourceName": "hca_vf", "numVfs": 4, "mtu": 4096, "linkType": "ib", "isRdma": True, "nicSelector": nics}
+    assert all(item["spec"].items() >= wanted.items() for item in found.values())
+    before = len(api.writes)
+    await prepare_once(world, two)
+    assert len(api.writes) == before, "idle: a policy that is written again reboots nodes"
+    await prepare_once(world, by_functions("example.com/pool=b"))
+    assert [item["spec"]["nodeSelector"] for item in policies_in(api).values()] == [{"example.com/pool": "b"}]
+    await prepare_once(world, by_functions(""))
+    assert policies_in(api) == {}
+
+
+async def test_a_foreign_policy_of_our_name_is_left_alone(api, start):
+    about = {"name": "tandem-rdma-0", "namespace": "sriov-network-operator"}
+    api.store("SriovNetworkNodePolicy", {"kind": "SriovNetworkNodePolicy", "metadata": about, "spec": {}})
+    world = await start()
+    assert "somebody else's" in await prepare_once(world, by_functions("pool=a"))
+    await prepare_once(world, by_functions(""))
+    assert policies_in(api)["tandem-rdma-0"]["spec"] == {}
+    assert api.writes == []
+
+
+@pytest.mark.parametrize("words", ["{", '{"resourceName": "a-b"}', '{"resourceName": "a", "more": 1}'])
+def test_virtual_functions_that_cannot_be_read_are_a_wrong_setting(words):
+    with pytest.raises(SettingsError, match="RDMA_VIRTUAL_FUNCTIONS"):
+        from_environment({"TANDEM_RDMA_VIRTUAL_FUNCTIONS": words})
+
+
+def test_the_charts_rights_to_policies_are_for_these_names():
+    rules = yaml.safe_load((REPO / "charts/tandem/files/rdma-policy-rules.yaml").read_text())
+    named = {name for rule in rules for name in rule.get("resourceNames", [])}
+    assert named == {name for kind, _, name in places(by_functions("a=b").functions) if kind != "ConfigMap"} - {NAME}
+    assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
 
 
 @pytest.mark.cluster

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -22,10 +24,11 @@ KV = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both","
 SPREAD = {"tensor": 2, "pipeline": 2, "data": 2, "expert": 4}
 
 
-def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=()):
+def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=(), efa=False):
     """The container of a pool's worker under an engine."""
     spec = copy.deepcopy(BODY["spec"])
     rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
+    rdma = {"mode": "EFA", "count": 4} if efa else rdma
     spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
     spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
@@ -113,6 +116,62 @@ def test_a_workers_gpus_are_the_product_of_its_ranks():
     assert worker("vllm", parallelism=SPREAD)["resources"]["limits"] == {"nvidia.com/gpu": "8"}
 
 
-def test_the_connector_is_json():
-    words = worker("vllm")["args"]
-    assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_connector"] == "NixlConnector"
+@pytest.mark.parametrize(
+    ("efa", "extra"),
+    [
+        pytest.param(False, None, id="NIXL's own choice"),
+        pytest.param(True, {"backends": ["LIBFABRIC"]}, id="UCX cannot speak EFA"),
+    ],
+)
+def test_the_connector_is_json(efa, extra):
+    words = worker("vllm", efa=efa)["args"]
+    found = json.loads(words[words.index("--kv-transfer-config") + 1])
+    assert found["kv_connector"] == "NixlConnector"
+    assert found.get("kv_connector_extra_config") == extra
+
+
+def preflight_of(engine, require="RDMA", mode="SharedDevice"):
+    """The init containers of a worker under an engine."""
+    spec = copy.deepcopy(BODY["spec"])
+    rdma = {"mode": mode, **({"resource": "rdma/ib"} if mode == "SharedDevice" else {})}
+    spec |= {"engine": {"name": engine, "image": "engine:1"}}
+    spec["transfer"] = {"backend": "nixl", "rdma": rdma, "require": require}
+    found = read({**BODY, "spec": spec}).spec
+    pools = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})
+    return pools[0]["spec"]["template"]["spec"].get("initContainers", [])
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "there"),
+    [
+        ("vllm", "SharedDevice", True),
+        ("sglang", "SharedDevice", True),
+        ("tandem", "SharedDevice", False),
+        ("vllm", "None", False),
+    ],
+)
+def test_engines_that_do_not_look_at_their_limit_are_looked_after(engine, mode, there):
+    found = preflight_of(engine, "RDMA" if mode != "None" else "Any", mode)
+    assert [one["name"] for one in found] == (["memlock"] if there else [])
+    for one in found:
+        assert one["image"] == "engine:1", "nothing more to pull"
+        assert one["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+        assert one["resources"]["limits"] == one["resources"]["requests"], "the pod may be Guaranteed"
+
+
+@pytest.mark.parametrize(
+    ("require", "kib", "ends", "words"),
+    [
+        pytest.param("RDMA", 64, 1, "may lock 64 KiB", id="too little, and RDMA must be"),
+        pytest.param("Any", 64, 0, "may lock 64 KiB", id="too little is said"),
+        pytest.param("RDMA", None, 0, "", id="no limit"),
+    ],
+)
+def test_the_preflight_itself(require, kib, ends, words):
+    _, flag, script = preflight_of("vllm", require)[0]["command"]
+    bound = f"ulimit -l {kib or 'unlimited'}; " + (
+        "exec setpriv --bounding-set -all --inh-caps -all " if kib else "exec "
+    )
+    command = ["sh", "-c", f'{bound}{sys.executable} {flag} "$0"', script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, words in done.stdout) == (ends, True), done.stderr

@@ -17,6 +17,8 @@ SIDE_CHANNEL_PORT = 5600  # handshake of the connector; rank n of data paralleli
 # kv_both: the connector itself makes no difference between the roles, so a flip restarts nothing. fail: a transfer that
 # broke is an error before the first byte, and the router takes another pair, instead of a prefill on a decode worker.
 CONNECTOR = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "fail"}
+# NIXL takes UCX unless told otherwise, which cannot speak EFA (docs of llm-d and of NVIDIA's Dynamo for EFA say this).
+BACKENDS = {"EFA": ["LIBFABRIC"]}
 
 
 def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # noqa: ARG001 vLLM has no such option
@@ -35,7 +37,7 @@ def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # no
         "--data-parallel-size": degree(ranks.data),
         "--enable-expert-parallel": ranks.expert > 1,
         **batch(spec),
-        "--kv-transfer-config": json.dumps(CONNECTOR, separators=(",", ":")) if pairs else None,
+        "--kv-transfer-config": json.dumps(connector(spec), separators=(",", ":")) if pairs else None,
     }
     # USER: torch's compiler cache asks for the user's name, and the pod's user has no entry.
     env = {"USER": "tandem", "VLLM_NO_USAGE_STATS": "1"}
@@ -47,6 +49,12 @@ def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # no
         kv_port=SIDE_CHANNEL_PORT,
         env=env,
     )
+
+
+def connector(spec: Spec) -> dict[str, object]:
+    """The connector's configuration, with NIXL's backend where its own choice would not do."""
+    backends = BACKENDS.get(spec.transfer.rdma.mode)
+    return {**CONNECTOR, **({"kv_connector_extra_config": {"backends": backends}} if backends else {})}
 
 
 def repository(source: str) -> str:
