@@ -12,13 +12,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from e2e.bench.engine_models import NAMES, directory
-from e2e.bench.engine_page import write_section
+from e2e.bench.engine_page import share, write_section
 from e2e.bench.engine_peers import CONTEXT, clock_of
 from e2e.bench.performance import machine
 from e2e.bench.table import Row, against, write
@@ -45,6 +46,7 @@ def main() -> int:
         runs[name] = begin(name, asked)
         for peer, found in measure(name, asked):
             runs[name]["rates"][peer] = found
+            check_possible(runs[name], peer)
             RESULTS.write_text(json.dumps(runs, indent=1) + "\n")
     write("engine", [row for name, run in runs.items() for row in rows_of(name, run)])
     if asked.docs:
@@ -129,13 +131,23 @@ def peers_python(place: Path) -> Path:
 
 
 def limits(threads: int, clock: Callable[[], float]) -> dict[str, float]:
-    """What this machine gives these threads now: GB/s of a read stream, GFLOP/s of fp32 products."""
+    """What this machine gives these threads now: GB/s of a read stream, GFLOP/s of products, in fp32 or bf16."""
     torch.set_num_threads(threads)
     stream = torch.ones(GIB // 8)  # half a GiB: far beyond the caches
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    wide = torch.randn(1024, 1024)
     read = best(stream.sum, 5, clock)
-    product = best(lambda: a @ b, 8, clock)
+    product = min(best(partial(torch.matmul, one, one), 8, clock) for one in (wide, wide.bfloat16()))
     return {"read_gb_s": stream.nbytes / read / 1e9, "gemm_gflop_s": 2 * 1024**3 / product / 1e9}
+
+
+def check_possible(run: dict[str, Any], peer: str) -> None:
+    """Raises RuntimeError for a figure that this machine cannot give: whoever says it did not do the work."""
+    for cell, rate in run["rates"][peer].items():
+        if not 0 < share(run, cell, peer) <= 1:
+            raise RuntimeError(
+                f"{peer}, {cell}: {rate:,.0f} tok/s is {share(run, cell, peer):.0%} of what this machine's read stream "
+                "and product allow; its timing is wrong"
+            )
 
 
 def best(call: Callable[[], object], times: int, clock: Callable[[], float]) -> float:

@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,21 +23,17 @@ from tandem_worker.engine import Engine, EngineSettings, Reservation, Sampling, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SETTINGS: Final = EngineSettings(
+    dtype="bfloat16", max_context=4096, kv_memory_mib=1500, chunk_tokens=512, prefix_cache=False
+)
 STEP_S: Final = 300.0  # an answer that takes longer is none
 
 
 class Ours:
     """The engine, through the calls that the server makes: scheduling and sampling are in the figures."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        settings = EngineSettings(
-            dtype="bfloat16",
-            max_context=4096,
-            kv_memory_mib=1500,
-            chunk_tokens=512,
-            threads=job["threads"],
-            prefix_cache=False,
-        )
+    def __init__(self, job: dict[str, Any], settings: EngineSettings | None = None) -> None:
+        settings = settings or replace(SETTINGS, threads=job["threads"])
         self._clock = clock_of(job)
         model = load_model(Path(job["model"]), settings)
         self.engine = Engine(model, settings)
@@ -71,7 +68,7 @@ class Ours:
             if token.finish is not None:
                 ended.set()
 
-        started = [self._handed_over(told if last else None) for last in [False] * (size - 1) + [True]]
+        started = [self.handed_over(told if last else None) for last in [False] * (size - 1) + [True]]
         for start in started:
             start()
         if not ended.wait(STEP_S):
@@ -79,7 +76,7 @@ class Ours:
         gaps = [after - before for before, after in itertools.pairwise(times)]
         return gaps[2:]
 
-    def _handed_over(self, told: Callable[[Token], None] | None) -> Callable[[], None]:
+    def handed_over(self, told: Callable[[Token], None] | None) -> Callable[[], None]:
         """A sequence whose KV came from elsewhere, as a decode worker gets it; the call that begins it."""
         name, engine = f"d{next(self._names)}", self.engine
         prompt = ids(CONTEXT, engine.info.vocab, next(self._names))

@@ -25,7 +25,7 @@ def section(name: str, run: dict[str, Any]) -> Iterator[str]:
     clock = "tokens a second" if run["clock"] == "wall" else "tokens a second of CPU time (a busy machine)"
     threads = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
     yield f"**{name}**, {threads}: {clock}. `{run['command']}`, {run['date']}, {run['machine']}."
-    yield f"In the same run: read stream {limits['read_gb_s']:.1f} GB/s, fp32 product"
+    yield f"In the same run: read stream {limits['read_gb_s']:.1f} GB/s, product"
     yield f"{limits['gemm_gflop_s']:.0f} GFLOP/s."
     yield ""
     yield f"| cell | tandem | {' | '.join(peers)} | of transformers | must | of the best peer | of the limit |"
@@ -41,8 +41,8 @@ def section(name: str, run: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def share(run: dict[str, Any], cell: str) -> float:
+def share(run: dict[str, Any], cell: str, peer: str = "tandem") -> float:
     """The time that the machine's own rates allow, over the time that the cell took."""
     work, limits = run["work"][cell], run["limits"]
     least = max(work["flop"] / limits["gemm_gflop_s"], work["bytes"] / limits["read_gb_s"]) / 1e9
-    return float(least * run["rates"]["tandem"][cell] / work["tokens"])
+    return float(least * run["rates"][peer][cell] / work["tokens"])

@@ -26,7 +26,7 @@ from tandem_worker.server.defaults import Defaults, read_defaults
 from tandem_worker.server.service import Loaded, Service
 from tandem_worker.transfer.backends import make_backend
 from tandem_worker.transfer.frames import Frames
-from tandem_worker.transfer.handshake import Identity, new_incarnation
+from tandem_worker.transfer.handshake import LAYOUTS, Identity, new_incarnation
 from tandem_worker.transfer.node import Node
 from tandem_worker.transfer.ticket import State
 
@@ -82,6 +82,7 @@ def load(settings: Settings) -> LoadedParts:
         speculate=settings.speculate,
         tensor_parallel=settings.tensor_parallel,
         weights=settings.weights,
+        kv=settings.kv,
         shared_memory=settings.backend == "shm",
     )
     model, ranks = load_ranks(settings.model, sizes)
@@ -91,7 +92,7 @@ def load(settings: Settings) -> LoadedParts:
         model = replace(model, info=replace(model.info, eos_ids=tokenizer.eos_ids))
     grammars = Grammars(tokenizer.to_json, model.info.vocab, model.info.eos_ids)
     grammars.warm()  # it holds the interpreter for some tenths of a second: now, while nobody is served
-    draft = None if settings.draft_model is None else load_model(settings.draft_model, sizes)
+    draft = None if settings.draft_model is None else load_model(settings.draft_model, replace(sizes, kv=""))
     return LoadedParts(Engine(model, sizes, grammars, draft), tokenizer, read_defaults(settings.model), ranks)
 
 
@@ -133,6 +134,7 @@ async def assemble(parts: LoadedParts, settings: Settings, service: Service) -> 
         revision=settings.revision,
         tensor=settings.tensor_parallel,
         backend=settings.backend,
+        layout=LAYOUTS[settings.kv],
     )
     frames = Frames(identity)
     post = Bridge(asyncio.get_running_loop()).post

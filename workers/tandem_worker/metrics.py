@@ -159,6 +159,21 @@ class Metrics(Meter):
             "KV bytes that did not travel: the decode worker had them in its prefix cache.",
             registry=self.registry,
         )
+        self._expected = Counter(
+            "tandem_kv_transfer_expected_bytes",
+            "Prefill worker: KV bytes that the shapes of granted tickets say will travel.",
+            registry=self.registry,
+        )
+        self._expected_s = Counter(
+            "tandem_kv_transfer_expected_seconds",
+            "Prefill worker: those bytes over the link's bandwidth, where that was known when the ticket came.",
+            registry=self.registry,
+        )
+        self._busy_s = Counter(
+            "tandem_kv_transfer_busy_seconds",
+            "Prefill worker: seconds in which KV bytes were under way, summed over decode workers.",
+            registry=self.registry,
+        )
         self._bandwidth: Gauge | None = None  # there is none before it is measured
         self._cut_off = Counter(
             "tandem_transfer_cut_off",
@@ -222,10 +237,20 @@ class Metrics(Meter):
         if self._bandwidth is None:
             self._bandwidth = Gauge(
                 "tandem_transfer_bandwidth_bytes_per_second",
-                "Prefill worker: bytes taken by a decode worker over the time that any were under way.",
+                "Prefill worker: bytes taken by a decode worker over the time that any were; at first a probe's.",
                 registry=self.registry,
             )
         self._bandwidth.set(bytes_per_second)
+
+    def expected(self, byte_count: int, bytes_per_second: float | None) -> None:
+        """See Meter."""
+        self._expected.inc(byte_count)
+        if bytes_per_second:
+            self._expected_s.inc(byte_count / bytes_per_second)
+
+    def busy(self, seconds: float) -> None:
+        """See Meter."""
+        self._busy_s.inc(seconds)
 
     def linked(self, backend: str, change: int) -> None:
         """See Meter."""

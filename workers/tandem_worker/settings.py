@@ -52,6 +52,7 @@ class Settings:
     draft_model: Path | None = None
     tensor_parallel: int = 1
     weights: str = ""
+    kv: str = ""
     hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
@@ -89,6 +90,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         draft_model=model_path(flags.draft_model) if flags.draft_model else None,
         tensor_parallel=flags.tensor_parallel,
         weights=flags.weights,
+        kv=flags.kv,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -141,6 +143,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--draft-model", default="", help="file:///directory of a small model that guesses; default: "
                         "what followed the same words before")  # fmt: skip
     parser.add_argument("--weights", choices=("", "int8"), default="", help="int8: half the memory of bfloat16's")
+    parser.add_argument("--kv", choices=("", "int8", "fp8"), default="", help="8 bits: half the pages' memory")
     parser.add_argument(
         "--tensor-parallel", type=positive, default=1, help="ranks that share the model, a process each"
     )

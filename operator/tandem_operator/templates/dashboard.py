@@ -68,6 +68,13 @@ def by_role(metric: str) -> str:
     return f"sum by (role) (rate({metric}{{{MINE}}}[{RATE}]))"
 
 
+def share_of_ttft(seconds: str) -> str:
+    """So many of these seconds for each of the time that requests waited for their first token in the workers."""
+    return " / ".join(
+        f"sum(rate({series}{{{MINE}}}[{RATE}]))" for series in (seconds, "tandem_time_to_first_token_seconds_sum")
+    )
+
+
 CLIENTS = (
     Chart(
         "Time to first token",
@@ -176,6 +183,17 @@ WORKERS = (
         (
             ("received", f'sum(rate(tandem_kv_transfer_bytes_total{{{MINE},direction="received"}}[{RATE}]))'),
             ("bandwidth", f"max(tandem_transfer_bandwidth_bytes_per_second{{{MINE}}})"),
+        ),
+    ),
+    Chart(
+        "KV transfer's share of TTFT",
+        "Of the workers' time to first token: what transfers should take by their shapes and the bandwidth, how long "
+        "pages were under way (both mostly hidden behind computing), and what the computing did not hide.",
+        "percentunit",
+        (
+            ("expected", share_of_ttft("tandem_kv_transfer_expected_seconds_total")),
+            ("under way", share_of_ttft("tandem_kv_transfer_busy_seconds_total")),
+            ("not hidden", share_of_ttft("tandem_kv_transfer_seconds_sum")),
         ),
     ),
 )

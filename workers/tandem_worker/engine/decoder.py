@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as fn
 
+from tandem_worker.engine.kv_format import KvFormat, kv_format
 from tandem_worker.engine.linear import Linear, make_gated, make_linear
 from tandem_worker.engine.rope import rotary_tables
 
@@ -71,7 +72,7 @@ class Layer:
 
 
 class Decoder:
-    """A model on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, head_dim]."""
+    """A model on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, row], see kv_format.py."""
 
     def __init__(
         self,
@@ -82,15 +83,17 @@ class Decoder:
         native: NativeKernels | None = None,
         *,
         int8: bool = False,
+        kv: str = "",
     ) -> None:
         """`tensors`: named as in Hugging Face's checkpoints, in `dtype`; taken out one by one to spare memory.
 
         `native`: None computes in torch, in `dtype`; else between weights and pages everything is fp32. `int8`: the
-        layers' weights, not embedding and head.
+        layers' weights, not embedding and head. `kv`: how keys and values lie in pages, see kv_format.py.
         """
         self.config = config
         self.dtype = dtype
         self.mask_dtype = dtype if native is None else None  # native attention goes by positions
+        self.kv_format = kv_format(kv, dtype, config.head_dim)
         self.reduce: Callable[[Tensor], Tensor] = lambda part: part  # see parallel.py
         self._native = native
         self._embedding = tensors.pop("model.embed_tokens.weight")
@@ -121,7 +124,7 @@ class Decoder:
     def _attention(self, batch: Batch, kv: Tensor) -> Callable[[Layer, Tensor, int], Tensor]:
         """From a layer, its projections and its number to what its heads found; writes the layer's KV."""
         if self._native is not None:
-            return self._native.attention(batch, kv)
+            return self._native.attention(batch, kv, self.kv_format.name)
         rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
         return lambda layer, qkv, index: self._attend(layer, qkv, rotary, batch, kv[:, index])
 
@@ -135,18 +138,19 @@ class Decoder:
         return torch.cat((queries, keys), dim=1)
 
     def _attend(self, layer: Layer, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
-        """`qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, head_dim]."""
+        """`qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, row]."""
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
         rows = qkv.shape[0]
         split = qkv.view(rows, heads + 2 * kv_heads, head_dim)
         turned = rotate(self._heads_normed(layer, split[:, : heads + kv_heads]), *rotary)
-        kv[batch.page, 0, batch.slot] = turned[:, heads:]
-        kv[batch.page, 1, batch.slot] = split[:, heads + kv_heads :]
+        kv[batch.page, 0, batch.slot] = self.kv_format.packed(turned[:, heads:])
+        kv[batch.page, 1, batch.slot] = self.kv_format.packed(split[:, heads + kv_heads :])
         parts: list[Tensor] = []
         start = 0
         for group in batch.groups:
             end = start + group.sequences * group.rows
-            parts.append(attend_group(turned[start:end, :heads], group, kv, group.seen_by(windowed=layer.windowed)))
+            mask = group.seen_by(windowed=layer.windowed)
+            parts.append(attend_group(turned[start:end, :heads], group, kv, mask, self.kv_format))
             start = end
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
 
@@ -183,13 +187,14 @@ def _norm(tensors: dict[str, Tensor], name: str, native: NativeKernels | None) -
     return weight if native is None else weight.float()
 
 
-def attend_group(queries: Tensor, group: Group, kv: Tensor, mask: Tensor | None) -> Tensor:
+def attend_group(queries: Tensor, group: Group, kv: Tensor, mask: Tensor | None, form: KvFormat) -> Tensor:
     """Attention of one group. queries: [sequences * rows, heads, head_dim], and so is the result."""
     # [sequences, keys, kv_heads, head_dim] each, keys in order since a sequence's pages are. Two gathers: one of both
     # would leave a gap between the pages' keys, and making them one run would be a second copy.
     shape = (group.sequences, -1, *kv.shape[-2:])
-    keys, values = (kv[:, which].index_select(0, group.pages).view(shape).transpose(1, 2) for which in (0, 1))
-    kv_heads, head_dim = kv.shape[-2:]
+    rows = (kv[:, which].index_select(0, group.pages).view(shape).transpose(1, 2) for which in (0, 1))
+    keys, values = (form.unpacked(side, queries.dtype) for side in rows)
+    kv_heads, head_dim = kv.shape[-2], form.head_dim
     if mask is None:
         keys, values = keys[:, :, : group.rows], values[:, :, : group.rows]
     heads = queries.shape[1]

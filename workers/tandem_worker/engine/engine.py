@@ -17,6 +17,7 @@ from tandem_worker.engine.lending import Lending
 from tandem_worker.engine.pages import PagePool, page_chain
 from tandem_worker.engine.queues import Queues
 from tandem_worker.engine.ranked import make_store
+from tandem_worker.engine.receivers import Receivers
 from tandem_worker.engine.request import (
     EngineError,
     EngineSettings,
@@ -77,6 +78,7 @@ class Engine:
         self._queues = Queues(self._pool, bounds, self.events)
         self._reservations = Reservations(self._pool, self._store)
         self._runner = Runner(model, self._store, settings, draft)
+        self._receivers = Receivers(self.cancel)
         self._lock = threading.Condition()  # guards all of the above but the runner, which is the thread's own
         self._lending = Lending(self._pool, self._store, self._lock)
         self._cancelled: set[SequenceState] = set()
@@ -142,11 +144,10 @@ class Engine:
         """The ticket is there: compute, and push the pages from `first_page`. Ignored for an id that has ended."""
         with self._lock:
             sequence = self._queues.prefill.get(id)
-            if sequence is None or sequence.sink is None:
-                return
-            sequence.ticket = "granted"
-            sequence.sent = max(sequence.sent, first_page)
-            self._lock.notify_all()
+            if sequence is not None and sequence.sink is not None:
+                sequence.ticket = "granted"
+                sequence.sent = max(sequence.sent, first_page)
+                self._lock.notify_all()
 
     def check_grammar(self, schema: str) -> None:
         """Compile a schema, for some milliseconds, so that it is at hand. Raises InvalidRequestError."""
@@ -229,10 +230,8 @@ class Engine:
         with self._lock:
             if id in self._queues:
                 raise ReservationError(f"{id!r} is being computed already; use another id")
-            grammar = start_grammar(self._grammars, self._reservations.find(id).sampling)
             try:
-                if grammar is not None:
-                    grammar.accept(first.id)
+                grammar = start_grammar(self._grammars, self._reservations.find(id).sampling, first.id)
             except GrammarError:
                 self._reservations.release(id)
                 raise
@@ -288,8 +287,7 @@ class Engine:
                 raise EngineError("the engine has stopped; use another worker")
             if sequence.id in self._queues:
                 raise InvalidRequestError(f"a request {sequence.id!r} is being served already; use another id")
-            if self._queues.waiting >= self._settings.max_queue:
-                waiting = self._queues.waiting
+            if (waiting := self._queues.waiting) >= self._settings.max_queue:
                 raise QueueFullError(f"{waiting} requests wait already, the most that may", self.retry_after_s())
             self._age += 1
             sequence.age = self._age
@@ -306,13 +304,14 @@ class Engine:
                         return
                     dropped = self._drop_cancelled()
                     plan = self._queues.next_step()
-                    self._mark_asked(plan)
+                    for key in plan.ask:
+                        self._queues.prefill[key].ticket = "asked"
                     if not (dropped or plan.decode or plan.prefill or plan.ask):
                         self._lock.wait(IDLE_WAIT_S)
                         self._guarded([], self._runner.rest)
                         continue
                 for one in dropped:
-                    self._tell_failed(one, "cancelled")
+                    self._receivers.failed(one, "cancelled")
                 self._step(plan)
 
     def _drop_cancelled(self) -> list[SequenceState]:
@@ -322,15 +321,11 @@ class Engine:
             self._queues.drop(one)
         return [one for one in found if one.sink is not None]
 
-    def _mark_asked(self, plan: StepPlan) -> None:
-        for key in plan.ask:
-            self._queues.prefill[key].ticket = "asked"
-
     def _step(self, plan: StepPlan) -> None:
         for key in plan.ask:
             one = self._queues.prefill[key]
             if one.sink is not None:
-                self._tell(one, one.sink.on_head)
+                self._receivers.tell(one, one.sink.on_head)
         decoding = [self._queues.decoding[key] for key in plan.decode]
         pieces = [(self._queues.prefill[key], count) for key, count in plan.prefill]
         if decoding:
@@ -352,7 +347,7 @@ class Engine:
             for one, token in tokens:
                 if token.finish is not None:
                     self._queues.drop(one)
-        self._emit(tokens)
+        self._receivers.emit(tokens)
 
     def _prefill(self, pieces: list[tuple[SequenceState, int]]) -> None:
         for one, _ in pieces:  # what the prefix cache had travels while the rest is computed
@@ -367,7 +362,7 @@ class Engine:
                     self._queues.prefilled(one)
                 elif one.sink is None:
                     self._queues.drop(one)
-        self._emit(tokens)
+        self._receivers.emit(tokens)
         complete = {one.id for one, _ in tokens}
         for one, _ in pieces:
             self._push(one, prompt_done=one.id in complete)
@@ -385,32 +380,10 @@ class Engine:
             with self._lock:
                 self._queues.drop(one)
             if one.sink is not None:
-                self._tell(one, one.sink.on_done)
+                self._receivers.tell(one, one.sink.on_done)
 
     def _push(self, one: SequenceState, *, prompt_done: bool) -> None:
-        self._tell(one, lambda: self._runner.push(one, self._lending.lend, prompt_done=prompt_done))
-
-    def _emit(self, tokens: list[tuple[SequenceState, Token]]) -> None:
-        for one, token in tokens:
-            tell = one.on_token if one.sink is None else one.sink.on_first
-            if tell is not None:
-                self._tell(one, lambda tell=tell, token=token: tell(token))  # type: ignore[misc]
-
-    def _tell(self, one: SequenceState, call: Callable[[], None]) -> None:
-        """A callee that raises has lost its request, not the engine's thread."""
-        try:
-            call()
-        except Exception:
-            LOG.exception("the receiver of %s failed; the request is cancelled", one.id)
-            self.cancel(one.id)
-
-    def _tell_failed(self, one: SequenceState, reason: str) -> None:
-        if one.sink is not None:
-            sink = one.sink
-            self._tell(one, lambda: sink.on_failed(reason))
-        elif one.on_token is not None:
-            on_token = one.on_token
-            self._tell(one, lambda: on_token(Token(-1, 0.0, (), f"error: {reason}")))
+        self._receivers.tell(one, lambda: self._runner.push(one, self._lending.lend, prompt_done=prompt_done))
 
     def _fail(self, sequences: list[SequenceState], reason: str) -> None:
         with self._lock:
@@ -419,4 +392,4 @@ class Engine:
                 # What a masked row holds must be a number: see KvStore.
                 self._store.clear(self._queues.discard(one))
         for one in alive:
-            self._tell_failed(one, reason)
+            self._receivers.failed(one, reason)

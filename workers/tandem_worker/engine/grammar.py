@@ -136,10 +136,16 @@ def first_line(text: str) -> str:
     return text.partition("\n")[0][:300]
 
 
-def start_grammar(grammars: Grammars | None, sampling: Sampling) -> Grammar | None:
-    """The grammar of a new output, None where it has none. Raises InvalidRequestError."""
+def start_grammar(grammars: Grammars | None, sampling: Sampling, first: int | None = None) -> Grammar | None:
+    """The grammar of an output, None where it has none; `first`: the token that the output has already.
+
+    Raises InvalidRequestError, and GrammarError where `first` is not of it.
+    """
     if not sampling.grammar:
         return None
     if grammars is None:
         raise InvalidRequestError(NO_GRAMMARS)
-    return grammars.start(sampling.grammar)
+    grammar = grammars.start(sampling.grammar)
+    if first is not None:
+        grammar.accept(first)
+    return grammar

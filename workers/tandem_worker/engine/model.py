@@ -61,7 +61,9 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
         tensors, config = shard_tensors(config, tensors, rank, settings.tensor_parallel), share
     with torch.inference_mode():
         native = native_kernels(config, dtype, settings.max_context)
-        decoder = Decoder(config, tensors, dtype, settings.max_context, native, int8=settings.weights == "int8")
+        decoder = Decoder(
+            config, tensors, dtype, settings.max_context, native, int8=settings.weights == "int8", kv=settings.kv
+        )
     return LoadedModel(decoder, info)
 
 

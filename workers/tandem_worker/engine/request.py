@@ -120,6 +120,7 @@ class EngineSettings:
     speculate: int = 0  # tokens to guess ahead; 0: none
     tensor_parallel: int = 1  # ranks, each a process
     weights: str = ""  # "int8", or as `dtype` says
+    kv: str = ""  # "int8" or "fp8", or as `dtype` says
     shared_memory: bool = False  # pages lie where other processes of the machine may be shown them
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem_worker.engine.kv_format import kv_format
 from tandem_worker.engine.lending import runs
 from tandem_worker.engine.memory import MemoryFile, memory_file
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
@@ -21,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 class KvStore:
-    """[pages, layers, 2, page_tokens, kv_heads, head_dim]: a page is one contiguous piece, as it goes over the wire."""
+    """[pages, layers, 2, page_tokens, kv_heads, row]: a page is one contiguous piece, as it goes over the wire."""
 
     def __init__(
         self,
@@ -36,7 +37,8 @@ class KvStore:
         Raises ModelLoadError when one sequence of `max_context` tokens would not fit.
         """
         kv_heads = kv_heads or info.kv_heads
-        self.page_shape = (info.layers, 2, settings.page_tokens, kv_heads, info.head_dim)
+        form = kv_format(settings.kv, dtype, info.head_dim)
+        self.page_shape, dtype = (info.layers, 2, settings.page_tokens, kv_heads, form.row), form.dtype
         self.page_bytes = page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
         self._dtype = dtype
         self._kv_heads = info.kv_heads
@@ -54,7 +56,7 @@ class KvStore:
             "%d KV pages: %d MiB / %d B a page (%d layers x K and V x %d tokens x %d KV heads x %d x %d B); "
             "%d tokens, or %d sequences of %d",
             *(self.pages, settings.kv_memory_mib, page_bytes, info.layers, settings.page_tokens, kv_heads),
-            *(info.head_dim, dtype.itemsize, self.pages * settings.page_tokens),
+            *(form.row, dtype.itemsize, self.pages * settings.page_tokens),
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
         # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.

@@ -31,6 +31,10 @@ class Channel(Protocol):
         """Who is at the other end."""
 
     @property
+    def bandwidth(self) -> float | None:
+        """Bytes of pages per second that the peer takes; None: not known yet."""
+
+    @property
     def shares(self) -> int:
         """Into how many parts the ranks of the peer split a page."""
 
@@ -113,6 +117,12 @@ class Meter:
 
     def bandwidth(self, bytes_per_second: float) -> None:
         """What a link to a decode worker carries, as measured."""
+
+    def expected(self, byte_count: int, bytes_per_second: float | None) -> None:
+        """A transfer begins: what its shapes say will travel, and how fast; None: not known."""
+
+    def busy(self, seconds: float) -> None:
+        """Pages were under way to a decode worker for so much longer."""
 
     def linked(self, backend: str, change: int) -> None:
         """One connection more (1) or less (-1) whose pages travel like this: the way in use, not the one asked for."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tandem_worker.transfer.handshake import LAYOUT, SCALE_BYTES
 from tandem_worker.transfer.wire import MAX_SPANS, Chunk
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ class Frames:
     """A `Transfer`. Not one byte is copied here."""
 
     def __init__(self, identity: Identity) -> None:
-        shape = (identity.layers, 2, identity.page_tokens, identity.kv_heads, identity.head_dim)
-        self.page_bytes = torch.Size(shape).numel() * DTYPES[identity.dtype].itemsize
+        plain = identity.layout == LAYOUT
+        row = identity.head_dim * DTYPES[identity.dtype].itemsize if plain else identity.head_dim + SCALE_BYTES
+        self.page_bytes = identity.layers * 2 * identity.page_tokens * identity.kv_heads * row
         self._frame_pages = min(max(1, FRAME_BYTES // self.page_bytes), MAX_SPANS)
         self.frame_bytes = self._frame_pages * self.page_bytes
 

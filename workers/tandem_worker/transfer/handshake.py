@@ -21,6 +21,9 @@ MUST_EQUAL: Final = (
     "backend",
 )  # fmt: skip
 LAYOUT: Final = "pages,shares,layers,kv,tokens,heads,dim"  # the order of a page's axes on the wire: see reshard.py
+# By `--kv`: numbers of `dtype`, or bytes with an fp32 scale behind those of each head.
+LAYOUTS: Final = {"": LAYOUT, "int8": f"{LAYOUT}:int8+scale", "fp8": f"{LAYOUT}:fp8+scale"}
+SCALE_BYTES: Final = 4
 
 RESHARDS: Final = "tcp"  # the backend that sends pages in another form than they lie in
 

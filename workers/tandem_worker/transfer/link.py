@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, 
 from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import Item, Outbox
+from tandem_worker.transfer.probe import Prober
 from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.reshard import shares_of
+from tandem_worker.transfer.sockets import keep_alive
 from tandem_worker.transfer.wire import (
     MAX_HEADER,
     AnyMessage,
@@ -30,6 +31,8 @@ from tandem_worker.transfer.wire import (
     Message,
     Ping,
     Prefill,
+    Probe,
+    Probed,
     Taken,
     WireError,
     encode,
@@ -39,7 +42,6 @@ from tandem_worker.transfer.wire import (
 if TYPE_CHECKING:
     from tandem_worker.engine.lending import Loan
     from tandem_worker.transfer.base import Backend, Meter, Owner
-
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
@@ -91,6 +93,7 @@ class Link(asyncio.BufferedProtocol):
         self._urgent: deque[tuple[bytes, bytes | memoryview]] = deque()
         self._outbox = Outbox()
         self._rate = Rate()
+        self._prober = Prober(self._rate, self._loop.time, self.send, terms.meter)
         self._side = side
         self._lanes = Lanes(terms.backend, terms.meter, self.send)
         self.incoming = Incoming(self, self._lanes, owner, terms.page_bytes)
@@ -122,6 +125,11 @@ class Link(asyncio.BufferedProtocol):
     def backlog(self) -> int:
         """Bytes of pages that the peer has not taken."""
         return self._outbox.waiting + self._outbox.flying
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes of pages per second that the peer takes; None: not known yet."""
+        return self._rate.bytes_per_second
 
     @property
     def backend(self) -> str:
@@ -192,7 +200,8 @@ class Link(asyncio.BufferedProtocol):
         keep_alive(transport.get_extra_info("socket"))
         self._timer = self._loop.call_later(HANDSHAKE_S, self.abort, f"no handshake within {HANDSHAKE_S:.0f} s")
         if self._handshake is not None:
-            self._send_all(self._handshake.start().send)
+            for message in self._handshake.start().send:
+                self.send(message)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102
         return self._reader.buffer()
@@ -277,10 +286,6 @@ class Link(asyncio.BufferedProtocol):
         else:
             transport.write(head)
 
-    def _send_all(self, messages: tuple[Message, ...]) -> None:
-        for message in messages:
-            self.send(message)
-
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
@@ -289,6 +294,8 @@ class Link(asyncio.BufferedProtocol):
             fits = size <= self._terms.frame_bytes and (body_bytes, beside) in ((size, 0), (0, size))
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
+        elif isinstance(message, Probe):
+            fits = self._side is Side.OPENER and self._joins is None and self._prober.admits(body_bytes)
         else:
             fits = body_bytes == 0
         if not fits or (self._handshake is not None and body_bytes):
@@ -310,14 +317,17 @@ class Link(asyncio.BufferedProtocol):
                 raise WireError(f"{type(message).__name__} on a connection for pages alone")
         elif isinstance(message, Taken):
             self._hear_taken(message)
-        elif isinstance(message, Lend | Borrowed):
-            self._hear_of_lane(message)
+        elif isinstance(message, Lend | Borrowed | Probe | Probed):
+            self._hear_of_way(message)
         elif body is not None and not isinstance(message, Ping):
             self._owner.on_message(self, message, body)
 
-    def _hear_of_lane(self, message: Lend | Borrowed) -> None:
-        self._lanes.hear(message, reads=self._side is Side.OPENER)
-        self._order()
+    def _hear_of_way(self, message: Lend | Borrowed | Probe | Probed) -> None:
+        if isinstance(message, Probe | Probed):
+            self._prober.hear(message)
+        else:
+            self._lanes.hear(message, reads=self._side is Side.OPENER)
+            self._order()
 
     def _order(self) -> None:
         """Is a frame there when a word behind it is?"""
@@ -331,11 +341,13 @@ class Link(asyncio.BufferedProtocol):
             self._lanes.lane.under_way(self._outbox.flying > 0)
         if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
             self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
+        self._terms.meter.busy(self._rate.settle())
         self._pump()
 
     def _shake(self, handshake: Handshake, message: AnyMessage, header: bytes) -> None:
         step = handshake.receive(message, header)
-        self._send_all(step.send)
+        for word in step.send:
+            self.send(word)
         if step.refused:
             if not self.ready.done():
                 self.ready.set_exception(RefusedError(step.refused))
@@ -360,6 +372,8 @@ class Link(asyncio.BufferedProtocol):
             self._joins.joined_by(self)
         elif self._side is Side.ANSWERER:
             self._lanes.offer()
+            if self._terms.backend.name == "tcp":
+                self._prober.begin()
         if not self.ready.done():
             self.ready.set_result(peer)
 
@@ -383,14 +397,3 @@ class Link(asyncio.BufferedProtocol):
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())
         self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
-
-
-def keep_alive(sock: socket.socket | None) -> None:
-    """The kernel's own probes find a peer whose machine is gone; small messages leave at once."""
-    if sock is None:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

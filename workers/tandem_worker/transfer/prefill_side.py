@@ -167,6 +167,7 @@ class PrefillSide:
         push.generation = message.generation
         self._by_generation[id(channel), message.generation] = push
         push.admitted_at = self._clock()
+        self._meter.expected((push.pages - message.first_page) * self._transfer.page_bytes, channel.bandwidth)
         self._apply(push, Event.TICKET, first_page=message.first_page)
 
     def _denied(self, channel: Channel, message: NoTicket) -> None:

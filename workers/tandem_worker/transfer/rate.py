@@ -15,6 +15,8 @@ class Rate:
     """An exponentially weighted mean over busy periods; time in which nothing was under way does not count."""
 
     bytes_per_second: float | None = None
+    _guessed: bool = False  # by a probe: the first real sample takes its place
+    _busy_s: float = 0.0
     _since: float | None = None
     _moved: int = 0
 
@@ -30,14 +32,28 @@ class Rate:
         self._moved += size
         if not idle and self._moved < PERIOD_BYTES:
             return False
+        self._busy_s += now - self._since
         new = self._sample(now - self._since)
         self._since, self._moved = (None if idle else now), 0
         return new
+
+    def guess(self, size: int, seconds: float) -> bool:
+        """So many bytes that were no pages took so long. Is that the best that is known?"""
+        if seconds <= 0 or not (self._guessed or self.bytes_per_second is None):
+            return False
+        self.bytes_per_second, self._guessed = size / seconds, True
+        return True
+
+    def settle(self) -> float:
+        """Seconds in which pages were under way, in periods that ended since this was last asked."""
+        seconds, self._busy_s = self._busy_s, 0.0
+        return seconds
 
     def _sample(self, seconds: float) -> bool:
         if self._moved < LEAST_BYTES or seconds <= 0:
             return False
         rate = self._moved / seconds
-        before = self.bytes_per_second
+        before = None if self._guessed else self.bytes_per_second
+        self._guessed = False
         self.bytes_per_second = rate if before is None else before + WEIGHT * (rate - before)
         return True

@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
@@ -130,6 +130,14 @@ class SamplingFields(msgspec.Struct, frozen=True):
     trace: Annotated[str, msgspec.Meta(max_length=64)] = ""  # W3C's traceparent
 
 
+class Probe(Message, frozen=True, kw_only=True):
+    """P → D, once, right after the handshake, where pages are bytes of the connection: zeros that measure it."""
+
+
+class Probed(Message, frozen=True, kw_only=True):
+    """D → P. The zeros are here."""
+
+
 class Prefill(Message, frozen=True, kw_only=True):
     """D → P. Compute this prompt (body: int32 little-endian token ids); the first `have_pages` pages are here."""
 
@@ -223,7 +231,7 @@ class Failed(Message, frozen=True, kw_only=True):
 
 
 AnyMessage = (
-    Hello | Auth | Refuse | Lend | Borrowed | Ping | Prefill | AskTicket | TicketGranted | NoTicket
+    Hello | Auth | Refuse | Lend | Borrowed | Ping | Probe | Probed | Prefill | AskTicket | TicketGranted | NoTicket
     | First | Chunk | Commit | Taken | Cancel | Quiet | Failed
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 # ruff: noqa: A002 (a request's id is called id, as in the engine)
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,7 @@ class Far:
 
     alive = True
     shares = 1
+    bandwidth = None
     fence = Fence.CONNECTION
 
     def __init__(self):
@@ -65,7 +67,14 @@ class Far:
 
 @pytest.fixture
 def side():
-    side = PrefillSide(Computer(), None, 2, post=lambda call, *a: call(*a), clock=lambda: side.now, meter=Meter())
+    side = PrefillSide(
+        Computer(),
+        SimpleNamespace(page_bytes=1),
+        2,
+        post=lambda call, *a: call(*a),
+        clock=lambda: side.now,
+        meter=Meter(),
+    )
     side.now = 0.0
     return side
 

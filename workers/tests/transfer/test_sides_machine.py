@@ -119,6 +119,7 @@ class Wire:
     """One end of a connection: what it sent and the other end has not read."""
 
     shares = 1
+    bandwidth = None
 
     def __init__(self, fence, has_key=False):
         self.fence = fence

@@ -21,6 +21,8 @@ from tandem_worker.transfer.wire import (
     NoTicket,
     Ping,
     Prefill,
+    Probe,
+    Probed,
     Quiet,
     SamplingFields,
     TicketGranted,
@@ -33,6 +35,8 @@ from tandem_worker.transfer.wire import (
 GENERATION = Generation(2**64 - 1, 7)
 MESSAGES = [
     Ping(),
+    Probe(),
+    Probed(),
     Cancel(request="r"),
     Quiet(request="r"),
     Failed(request="r", reason="no", code="queue_full"),

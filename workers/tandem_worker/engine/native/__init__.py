@@ -1,1 +1,1 @@
-"""The decoder's hot parts in C++ for CPUs with AVX-512: see docs/decisions/ and `library.find_library`."""
+"""The decoder's hot parts in C++ for CPUs with AVX-512 or AVX2: see docs/decisions/ and `library.find_library`."""

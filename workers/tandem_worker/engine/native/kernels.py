@@ -1,4 +1,4 @@
-"""The decoder's parts over the compiled kernels: bf16 weights and pages, everything between them in fp32."""
+"""The decoder's parts over the compiled kernels: bf16 weights, pages of bf16 or 8 bits, everything between in fp32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tandem_worker.engine.kv_format import CODES
 from tandem_worker.engine.native.library import AttentionCall, Library, find_library
 from tandem_worker.engine.rope import rotary_tables
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 HEAD_DIMS: Final = (16, 32, 64, 80, 96, 128)
-PANEL, LANES = 32, 16  # as in product.h
 STORE, GATE = 0, 2
 
 
@@ -33,8 +33,8 @@ class NativeLinear:
         self._ending = GATE if gated else STORE
         self._library = library
         self._bias = None if bias is None else bias.float()
-        panels = -(-self._outputs // (LANES if gated else PANEL))
-        self._weight = torch.empty((panels, self._inputs, LANES), dtype=torch.int32)
+        panels = -(-self._outputs // (library.lanes if gated else 2 * library.lanes))
+        self._weight = torch.empty((panels, self._inputs, library.lanes), dtype=torch.int32)
         library.pack(weight.contiguous().data_ptr(), rows, self._inputs, gated, self._weight.data_ptr())
 
     def __call__(self, x: Tensor, /) -> Tensor:
@@ -71,16 +71,22 @@ class NativeKernels:
         self.library.norm(hidden.data_ptr(), weight.data_ptr(), rows, size, epsilon, out.data_ptr())
         return out
 
-    def attention(self, batch: Batch, kv: Tensor) -> NativeAttention:
-        """Attention of one forward pass."""
-        return NativeAttention(self.library, self._config, self._tables, batch, kv)
+    def attention(self, batch: Batch, kv: Tensor, kind: str = "") -> NativeAttention:
+        """Attention of one forward pass; `kind`: how rows lie in pages, see kv_format.py."""
+        return NativeAttention(self.library, self._config, self._tables, batch, kv, kind)
 
 
 class NativeAttention:
     """One forward pass' attention: the batch's facts are handed over once, the layers' one by one."""
 
     def __init__(
-        self, library: Library, config: ModelConfig, tables: tuple[Tensor, Tensor], batch: Batch, kv: Tensor
+        self,
+        library: Library,
+        config: ModelConfig,
+        tables: tuple[Tensor, Tensor],
+        batch: Batch,
+        kv: Tensor,
+        kind: str,
     ) -> None:
         self._library, self._config, self._batch, self._kv = library, config, batch, kv
         self._tables = tables  # the call holds addresses alone
@@ -96,9 +102,10 @@ class NativeAttention:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             page_tokens=kv.shape[3],
-            page_stride=kv.stride(0),
+            page_stride=kv.stride(0) * kv.itemsize,
             epsilon=config.rms_epsilon,
             threads=torch.get_num_threads(),
+            kind=CODES[kind],
         )
 
     def __call__(self, layer: Layer, qkv: Tensor, index: int) -> Tensor:
@@ -130,5 +137,5 @@ def native_kernels(config: ModelConfig, dtype: torch.dtype, context: int) -> Nat
     if isinstance(found, str):
         LOG.info("the model runs on torch alone, without native kernels: %s", found)
         return None
-    LOG.info("the model runs on native kernels (AVX-512, fp32 sums)")
+    LOG.info("the model runs on native kernels (%d lanes, fp32 sums)", found.lanes)
     return NativeKernels(found, config, context)

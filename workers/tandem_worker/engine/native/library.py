@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from tandem_worker.engine.native.build import library_file
+from tandem_worker.engine.native.build import ARCHITECTURES, library_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORM: Final = 1  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
+FORM: Final = 3  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
 
 
 class AttentionCall(ctypes.Structure):
@@ -26,6 +26,7 @@ class AttentionCall(ctypes.Structure):
         *((name, c_long) for name in ("rows", "heads", "kv_heads", "head_dim", "page_tokens", "page_stride", "window")),
         ("epsilon", c_float),
         ("threads", c_int),
+        ("kind", c_int),
     )
 
 
@@ -40,8 +41,12 @@ CALLS: Final[dict[str, list[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The calls of kernels.cpp. Pointers are those of contiguous CPU tensors that outlive the call."""
+    """The calls of kernels.cpp. Pointers are those of contiguous CPU tensors that outlive the call.
 
+    `lanes`: words of a packed weight's row; a panel has twice as many outputs.
+    """
+
+    lanes: int
     pack: Any
     product: Any
     norm: Any
@@ -51,11 +56,11 @@ class Library:
 
 def find_library(path: Path | None = None) -> Library | str:
     """The kernels, or why this process goes without them. It compiles nothing: a start must not wait for that."""
-    if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX512":
-        return f"this CPU offers torch {capability}, not AVX512"
+    if (capability := torch.backends.cpu.get_cpu_capability()) not in ARCHITECTURES:
+        return f"this CPU offers torch {capability}, none of {', '.join(ARCHITECTURES)}"
     if torch.cpu._is_amx_tile_supported():  # noqa: SLF001 (no public name)
         return "oneDNN's bf16 products by AMX are faster than these kernels' in fp32"
-    path = path or library_file()
+    path = path or library_file(capability)
     if not path.is_file():
         return f"{path} is not there: python -m tandem_worker.engine.native makes it"
     try:
@@ -72,4 +77,6 @@ def _load(path: Path) -> Library:
     for name, arguments in CALLS.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
-    return Library(**{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS})
+    return Library(
+        lanes=loaded.tandem_lanes(), **{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS}
+    )

@@ -1,66 +1,64 @@
-// x [rows, in] fp32 times a bf16 weight laid out in panels of 32 outputs; sums in fp32.
+// x [rows, in] fp32 times a bf16 weight laid out in panels of 32 outputs (16 with AVX2); sums in fp32.
 //
 // Every output is one chain of fused multiply-adds over the inputs in their order, whatever the number of rows: a row's
 // result does not depend on the batch that it is in, down to the last bit.
 #pragma once
 
-#include <immintrin.h>
+#include <sys/mman.h>
 
-#include <algorithm>
-#include <cstdint>
 #include <vector>
+
+#include "vector.h"
 
 namespace tandem {
 
-constexpr long LANES = 16;
 constexpr long PANEL = 2 * LANES;
-constexpr long TILE_ROWS = 12;      // 24 sums and 2 weights fill most of the 32 registers
 constexpr long DEPTH = 256;         // inputs at once: a panel's fp32 copy (32 KiB) stays in the first-level cache
 constexpr long BLOCK_ROWS = 240;    // of x at once: 240 x 256 values stay in the second-level cache
 constexpr long BLOCK_PANELS = 4;
+constexpr long AHEAD = 1024;        // words fetched before they are needed: the next panels lie behind this one
 constexpr long DIRECT_ROWS = 48;    // below, widening a weight each time costs less than keeping its fp32 copy
 
-// A panel as it is stored: one 32-bit word for outputs n (low half) and n + 16 (high half) of an input.
+// A panel as it is stored: one 32-bit word for outputs n (low half) and n + LANES (high half) of an input.
 struct HalfPanel {
     const uint32_t* words;
-    inline void load(long k, __m512& low, __m512& high) const {
-        const __m512i both = _mm512_loadu_si512(words + k * LANES);
-        low = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-        high = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(0xffff0000)));
+    inline void load_at(long k, Vector& low, Vector& high) const {
+        _mm_prefetch(words + k * LANES + AHEAD, _MM_HINT_T0);
+        split(words + k * LANES, low, high);
     }
 };
 
 struct WidePanel {
-    const float* values;  // [inputs][32]
-    inline void load(long k, __m512& low, __m512& high) const {
-        low = _mm512_loadu_ps(values + k * PANEL);
-        high = _mm512_loadu_ps(values + k * PANEL + LANES);
+    const float* values;  // [inputs][PANEL]
+    inline void load_at(long k, Vector& low, Vector& high) const {
+        low = load(values + k * PANEL);
+        high = load(values + k * PANEL + LANES);
     }
 };
 
-// c [M, 32] += a [M, depth] times a panel.
+// c [M, PANEL] += a [M, depth] times a panel.
 template <int M, typename Panel>
 inline void tile(const float* a, long a_stride, Panel panel, long depth, float* c, long c_stride) {
-    __m512 sums[M][2];
+    Vector sums[M][2];
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
-        sums[m][0] = _mm512_loadu_ps(c + m * c_stride);
-        sums[m][1] = _mm512_loadu_ps(c + m * c_stride + LANES);
+        sums[m][0] = load(c + m * c_stride);
+        sums[m][1] = load(c + m * c_stride + LANES);
     }
     for (long k = 0; k < depth; ++k) {
-        __m512 low, high;
-        panel.load(k, low, high);
+        Vector low, high;
+        panel.load_at(k, low, high);
 #pragma GCC unroll 12
         for (int m = 0; m < M; ++m) {
-            const __m512 value = _mm512_set1_ps(a[m * a_stride + k]);
-            sums[m][0] = _mm512_fmadd_ps(value, low, sums[m][0]);
-            sums[m][1] = _mm512_fmadd_ps(value, high, sums[m][1]);
+            const Vector value = all(a[m * a_stride + k]);
+            sums[m][0] = fma(value, low, sums[m][0]);
+            sums[m][1] = fma(value, high, sums[m][1]);
         }
     }
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
-        _mm512_storeu_ps(c + m * c_stride, sums[m][0]);
-        _mm512_storeu_ps(c + m * c_stride + LANES, sums[m][1]);
+        store(c + m * c_stride, sums[m][0]);
+        store(c + m * c_stride + LANES, sums[m][1]);
     }
 }
 
@@ -90,30 +88,13 @@ inline void tiles(const float* a, long a_stride, long rows, Panel panel, long de
     }
 }
 
-inline void widen(HalfPanel panel, long first, long depth, float* to) {
+inline void widen_panel(HalfPanel panel, long first, long depth, float* to) {
     for (long k = 0; k < depth; ++k) {
-        __m512 low, high;
-        panel.load(first + k, low, high);
-        _mm512_storeu_ps(to + k * PANEL, low);
-        _mm512_storeu_ps(to + k * PANEL + LANES, high);
+        Vector low, high;
+        panel.load_at(first + k, low, high);
+        store(to + k * PANEL, low);
+        store(to + k * PANEL + LANES, high);
     }
-}
-
-// e^x within 2 units in the last place; NaN stays NaN, and what underflows is 0.
-inline __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);  // in this order NaN passes
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // ln 2 in two parts
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 sum = _mm512_set1_ps(1.0f / 720);
-    for (const float term : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
-        sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(term));
-    }
-    return _mm512_scalef_ps(sum, n);
-}
-
-inline __mmask16 first_lanes(long count) {
-    return static_cast<__mmask16>(count >= LANES ? 0xffff : (1u << std::max(count, 0L)) - 1);
 }
 
 enum Ending { STORE = 0, ADD = 1, GATE = 2 };
@@ -121,7 +102,7 @@ enum Ending { STORE = 0, ADD = 1, GATE = 2 };
 struct Product {
     const float* x;
     long rows, inputs;
-    const uint32_t* weight;  // [panels][inputs][16] words
+    const uint32_t* weight;  // [panels][inputs][LANES] words
     const float* bias;       // [outputs] or null
     float* out;              // [rows, outputs]
     long outputs;            // GATE: half of the weight's outputs; words hold a gate (low) and its value (high)
@@ -144,7 +125,7 @@ struct Product {
                 if (direct) {
                     tiles(a, inputs, height, half, depth, c, stride);
                 } else {
-                    widen(half, first, depth, wide);
+                    widen_panel(half, first, depth, wide);
                     tiles(a, inputs, height, WidePanel{wide}, depth, c, stride);
                 }
             }
@@ -157,23 +138,21 @@ struct Product {
     }
 
     void end(float* to, long panel, const float* sums) const {
-        __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + LANES);
+        Vector low = load(sums), high = load(sums + LANES);
         if (ending == GATE) {
-            const __m512 one = _mm512_set1_ps(1.0f);
-            const __m512 spread = _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), low)));
-            const __m512 gated = _mm512_mul_ps(_mm512_div_ps(low, spread), high);  // SiLU of the gate, times its value
-            _mm512_mask_storeu_ps(to + panel * LANES, first_lanes(outputs - panel * LANES), gated);
+            const Vector gated = low / (all(1.0f) + exponential(-low)) * high;  // SiLU of the gate, times its value
+            store(to + panel * LANES, first_lanes(outputs - panel * LANES), gated);
             return;
         }
         finish(to, panel * PANEL, low);
         finish(to, panel * PANEL + LANES, high);
     }
 
-    void finish(float* to, long at, __m512 value) const {
-        const __mmask16 lanes = first_lanes(outputs - at);
-        if (bias != nullptr) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, bias + at));
-        if (ending == ADD) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, to + at));
-        _mm512_mask_storeu_ps(to + at, lanes, value);
+    void finish(float* to, long at, Vector value) const {
+        const Mask lanes = first_lanes(outputs - at);
+        if (bias != nullptr) value = value + load(bias + at, lanes);
+        if (ending == ADD) value = value + load(to + at, lanes);
+        store(to + at, lanes, value);
     }
 
     void run(int threads) const {
@@ -193,9 +172,18 @@ struct Product {
     }
 };
 
+// Large pages where the system has them on request: a step reads every weight once, and each page costs it a look-up.
+inline void ask_for_large_pages(void* from, long bytes) {
+    constexpr uintptr_t LARGE = 2 << 20;
+    const uintptr_t start = (reinterpret_cast<uintptr_t>(from) + LARGE - 1) / LARGE * LARGE;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(from) + bytes) / LARGE * LARGE;
+    if (end > start) madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);  // no is an answer, too
+}
+
 // weight [outputs, inputs] bf16, row by row → panels. `gated`: its upper half are gates, its lower half their values.
 inline void pack(const uint16_t* weight, long outputs, long inputs, bool gated, uint32_t* panels) {
     const long apart = gated ? outputs / 2 : LANES, step = gated ? LANES : PANEL, rows = gated ? outputs / 2 : outputs;
+    ask_for_large_pages(panels, (rows + step - 1) / step * inputs * LANES * 4);
     for (long first = 0; first < rows; first += step) {
         for (long lane = 0; lane < LANES; ++lane) {
             const long low = first + lane, high = low + apart;

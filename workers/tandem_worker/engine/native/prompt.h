@@ -10,8 +10,8 @@ struct Prompt {
     const Attention& call;
     const int64_t* pages;
     long first_row, rows;
-    std::vector<float>& keys;    // [kv_heads][key panels][head_dim][32]
-    std::vector<float>& values;  // [kv_heads][value panels][keys][32]
+    std::vector<float>& keys;    // [kv_heads][key panels][head_dim][PANEL]
+    std::vector<float>& values;  // [kv_heads][value panels][keys][PANEL]
 
     long end() const { return call.positions[first_row + rows - 1] + 1; }
     long key_panels() const { return (end() + PANEL - 1) / PANEL; }
@@ -23,19 +23,22 @@ struct Prompt {
         return values.data() + (kv_head * value_panels() + at) * key_panels() * PANEL * PANEL;
     }
 
-    // One panel of 32 keys and their values, in fp32; behind the end there are zeros.
+    // One panel of keys and their values, in fp32; behind the end there are zeros.
+    template <int K>
     void widen_panel(long kv_head, long panel) const {
         float* to = key_panel(kv_head, panel);
         for (long j = 0; j < PANEL; ++j) {
             const long at = panel * PANEL + j;
-            const uint16_t* key = at < end() ? call.key(pages, at, kv_head) : nullptr;
+            const uint8_t* key = at < end() ? call.key(pages, at, kv_head) : nullptr;
+            const Vector of_key = all(key ? scale_of<K>(key, call.head_dim) : 0.0f);
+            const Vector of_value = all(key ? scale_of<K>(key + call.side(), call.head_dim) : 0.0f);
             for (long d = 0; d < call.head_dim; d += LANES) {
-                const __m512 wide = key ? wide16(key + d) : _mm512_setzero_ps();
-                const __m512 value = key ? wide16(key + call.side() + d) : _mm512_setzero_ps();
+                const Vector wide = key ? number<K>(key, d) * of_key : all(0.0f);
+                const Vector value = key ? number<K>(key + call.side(), d) * of_value : all(0.0f);
                 alignas(64) float lanes[LANES];
-                _mm512_store_ps(lanes, wide);
+                store(lanes, wide);
                 for (long l = 0; l < LANES; ++l) to[(d + l) * PANEL + j] = lanes[l];
-                _mm512_storeu_ps(value_panel(kv_head, d / PANEL) + at * PANEL + d % PANEL, value);
+                store(value_panel(kv_head, d / PANEL) + at * PANEL + d % PANEL, value);
             }
         }
     }
@@ -43,26 +46,26 @@ struct Prompt {
     // Scores of one row → weights, relative to its greatest score so far; what it had is scaled to that.
     void soften(long position, long from, long width, float* scores, float& most, float& total, float* sums) const {
         const long seen_from = call.first_seen(position) - from, seen_to = position + 1 - from;
-        __m512 top = _mm512_set1_ps(most);
+        Vector top = all(most);
         for (long at = 0; at < width; at += LANES) {
-            const __mmask16 seen = first_lanes(seen_to - at) & ~first_lanes(seen_from - at);
-            const __m512 value = _mm512_mask_loadu_ps(_mm512_set1_ps(NOTHING), seen, scores + at);
-            _mm512_storeu_ps(scores + at, value);
-            top = _mm512_max_ps(top, value);
+            const Mask seen = but(first_lanes(seen_to - at), first_lanes(seen_from - at));
+            const Vector value = pick(seen, load(scores + at), all(NOTHING));
+            store(scores + at, value);
+            top = greater(top, value);
         }
-        const float now = _mm512_reduce_max_ps(top);
+        const float now = greatest(top);
         const float base = now == NOTHING ? 0.0f : now;
-        __m512 added = _mm512_setzero_ps();
+        Vector added = all(0.0f);
         for (long at = 0; at < width; at += LANES) {
-            const __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + at), _mm512_set1_ps(base)));
-            added = _mm512_add_ps(added, weight);
-            _mm512_storeu_ps(scores + at, weight);
+            const Vector weight = exponential(load(scores + at) - all(base));
+            added += weight;
+            store(scores + at, weight);
         }
         const float kept = std::exp(most - base);
-        total = total * kept + _mm512_reduce_add_ps(added);
+        total = total * kept + sum(added);
         most = now;
         for (long d = 0; d < value_panels() * PANEL; d += LANES) {
-            _mm512_storeu_ps(sums + d, _mm512_mul_ps(_mm512_loadu_ps(sums + d), _mm512_set1_ps(kept)));
+            store(sums + d, load(sums + d) * all(kept));
         }
     }
 
@@ -100,6 +103,7 @@ struct Prompt {
         }
     }
 
+    template <int K>
     void run() const {
         keys.resize(call.kv_heads * key_panels() * PANEL * call.head_dim);
         values.resize(call.kv_heads * value_panels() * key_panels() * PANEL * PANEL);
@@ -108,7 +112,7 @@ struct Prompt {
         {
 #pragma omp for schedule(static)
             for (long at = 0; at < call.kv_heads * key_panels(); ++at) {
-                widen_panel(at / key_panels(), at % key_panels());
+                widen_panel<K>(at / key_panels(), at % key_panels());
             }
 #pragma omp for schedule(dynamic, 1)
             for (long at = 0; at < call.heads * blocks; ++at) {

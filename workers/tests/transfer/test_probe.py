@@ -1,0 +1,120 @@
+"""A link's rate before its first page: what is measured, what is believed, and what a hostile peer can do with it."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from tandem_worker.engine import Sampling
+from tandem_worker.transfer.base import Meter
+from tandem_worker.transfer.handshake import Side
+from tandem_worker.transfer.probe import ANSWER_S, PROBE_BYTES, Prober
+from tandem_worker.transfer.rate import LEAST_BYTES, WEIGHT, Rate
+from tandem_worker.transfer.wire import Probe, Probed, WireError, encode, frame_head
+from workers.tests.transfer.kit import eventually, pull, running, write_model
+from workers.tests.transfer.test_pair import HandMade, forge, identity_of
+
+GREEDY = Sampling(max_tokens=4, ignore_eos=True)
+BANDWIDTH = "tandem_transfer_bandwidth_bytes_per_second"
+
+
+def value_of(worker, name):
+    """A series' value; None: there is no such series."""
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def answer(rate, seconds):
+    """A probe that D answers after so many seconds."""
+    clock = iter((5.0, 5.0 + seconds))
+    prober = Prober(rate, lambda: next(clock), lambda *words: None, Meter())
+    prober.begin()
+    prober.hear(Probed())
+
+
+def test_a_probe_is_a_guess_that_the_first_real_sample_replaces():
+    rate = Rate()
+    answer(rate, 0.5)
+    assert rate.bytes_per_second == PROBE_BYTES / 0.5
+    for start in (10.0, 20.0):
+        rate.sent(start)
+        assert rate.taken(start + 1 / start, LEAST_BYTES, idle=True)
+    assert rate.bytes_per_second == pytest.approx(LEAST_BYTES * (10 + WEIGHT * 10))
+    assert not rate.guess(PROBE_BYTES, 1.0), "what pages have shown is better"
+    assert rate.settle() == pytest.approx(0.15)
+    assert rate.settle() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known"), [(0.0, False), (0.1, True), (ANSWER_S, True), (ANSWER_S + 0.1, False)],
+    ids=["in no time", "soon", "just in time", "too late"],
+)  # fmt: skip
+def test_an_answer_counts_within_its_time(seconds, known):
+    rate = Rate()
+    answer(rate, seconds)
+    assert (rate.bytes_per_second is not None) is known
+
+
+def test_each_word_is_said_once():
+    sent = []
+    prober = Prober(Rate(), lambda: 0.0, lambda *words: sent.append(words), Meter())
+    with pytest.raises(WireError, match="never sent"):
+        prober.hear(Probed())
+    assert [prober.admits(size) for size in (0, 1, PROBE_BYTES, PROBE_BYTES + 1)] == [False, True, True, False]
+    prober.hear(Probe())
+    assert sent == [(Probed(),)]
+    assert not prober.admits(1)
+
+
+async def test_a_new_pair_knows_its_bandwidth_and_what_it_expects(model):
+    async with running(model, "p") as prefill, running(model, "d") as decode:
+        assert value_of(prefill, BANDWIDTH) is None
+        await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+        await eventually(lambda: value_of(prefill, BANDWIDTH), "the bandwidth is known before any page travels")
+        assert value_of(decode, BANDWIDTH) is None, "nothing is known of the other way"
+        heard = await pull(decode, prefill, "r", list(range(3, 103)), GREEDY)
+        await heard.until(lambda heard: heard.over)
+        page_bytes = decode.node.decode._transfer.page_bytes
+        assert value_of(prefill, "tandem_kv_transfer_expected_bytes_total") == 25 * page_bytes == heard.bytes
+        assert value_of(prefill, "tandem_kv_transfer_expected_seconds_total") > 0
+        assert value_of(prefill, "tandem_kv_transfer_busy_seconds_total") > 0
+
+
+async def test_what_is_read_in_place_is_not_probed(model, tmp_path):
+    changes = {"backend": "shm", "transfer_dir": tmp_path}
+    async with running(model, "p", **changes) as prefill, running(model, "d", **changes) as decode:
+        heard = await pull(decode, prefill, "r", [5] * 40, GREEDY)
+        await heard.until(lambda heard: heard.over)
+        assert value_of(prefill, BANDWIDTH) is None, "10 pages are too little to say"
+
+
+@pytest.mark.parametrize(
+    "sizes", [[PROBE_BYTES + 1], [0], [1, 1], [2**40]], ids=["over the cap", "empty", "a second one", "huge"]
+)
+async def test_a_prefill_worker_cannot_probe_for_ever(model, sizes):
+    async with running(model, "d") as decode:
+        forged, link, server = await forge(decode)
+        for size in sizes:
+            await forged.send(Probe(), bytes(size)) if size < 2**30 else forged._writer.write(
+                frame_head(encode(Probe()), 2**27)
+            )
+        await eventually(lambda: not link.alive, "the connection ends")
+        forged.close()
+        server.close()
+
+
+@pytest.mark.parametrize("message", [Probe(), Probed()], ids=["it probes itself", "it answers what was not asked"])
+async def test_a_decode_worker_says_no_more_than_one_answer(model, message):
+    async with running(model, "p") as prefill:
+        hand = HandMade(*await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port))
+        assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
+        (link,) = prefill.node._listening._links
+        for _ in itertools.repeat(None, 2):
+            await hand.send(message)
+        await eventually(lambda: not link.alive, "the connection ends")
+        hand.close()
