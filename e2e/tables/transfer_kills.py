@@ -58,12 +58,11 @@ def kills(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def stops() -> list[tuple[str, ...]]:
     """A line a stop."""
-    held = "has its pages in quarantine, counted as in use, and has cut P off for good; freed by P's end or SIGCONT"
     return [
         (
             stop.row,
             stop.victim.upper(),
-            "holds nothing" + (f"; {', '.join(stop.held)}: {held}" if stop.held else ""),
+            "holds nothing",
             next(row.prefill_dies for row in ROWS if row.name == stop.row),
             "holds nothing",
         )
@@ -73,7 +72,12 @@ def stops() -> list[tuple[str, ...]]:
 
 def exceptions() -> list[tuple[str, ...]]:
     """A line a state that does not last."""
-    return [(str(state), backend, why) for (state, backend), why in PASSED.items()]
+    whys = dict.fromkeys((str(state), why) for (state, _), why in PASSED.items())
+    backends = {pair: [name for (state, name), why in PASSED.items() if (str(state), why) == pair] for pair in whys}
+    return [
+        (state, "all" if len(names) == len(NAMES) else ", ".join(names), why)
+        for (state, why), names in backends.items()
+    ]
 
 
 def page() -> str:
@@ -87,7 +91,7 @@ def page() -> str:
             KILLS.format(count=count).lstrip("\n"),
             table(dies, kills(ROWS)),
             "\nStates that do not last:\n",
-            table(("state", "backend", "why"), exceptions()),
+            table(("state", "backends", "why"), exceptions()),
             STOPPED,
             table(waits, stops()),
             "",
