@@ -8,8 +8,7 @@ from tandem_worker.transfer.backends import NAMES
 from tandem_worker.transfer.outbox import WINDOW_BYTES
 from tandem_worker.transfer.push import IN_FLIGHT, IN_FLIGHT_AT_MOST
 from tandem_worker.transfer.wire import Taken
-from workers.tests.transfer.kit import alone, eventually, pull, running, write_model
-from workers.tests.transfer.test_pair import GREEDY, prompt
+from workers.tests.transfer.kit import GREEDY, alone, eventually, prompt, pull, running, write_model
 
 CHUNK_BYTES = 8 * 3072  # 32 tokens, 8 pages: one frame
 LONG, SHORT = 480, 60  # tokens: 15 frames, and 2

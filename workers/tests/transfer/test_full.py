@@ -9,8 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from workers.tests.transfer.ends import BESIDE
-from workers.tests.transfer.kit import alone, eventually, pull, running, start_process, write_model
-from workers.tests.transfer.test_pair import GREEDY, backends_of, prompt
+from workers.tests.transfer.kit import (
+    GREEDY,
+    alone,
+    backends_of,
+    eventually,
+    prompt,
+    pull,
+    running,
+    start_process,
+    write_model,
+)
 from workers.tests.transfer.world import PREFILL, complete, free_ports
 
 
