@@ -2,14 +2,13 @@
 
 What differs: the library's reads block, so each connection has threads of its own for them; and none can be given up.
 Pages of a ticket that ended early are free once every read of its connection has returned, which the end of the peer's
-process or of its network connection brings about, or `PATIENCE` without a byte; until then they are in quarantine.
+process or of its network connection brings about; until then they are in quarantine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
-# Seconds without progress after which a read fails: the library's own 30 s would keep pages from everybody as long.
-PATIENCE: Final = {"MC_TCP_PROGRESS_TIMEOUT_SEC": "5", "MC_TCP_STATUS_TIMEOUT_SEC": "5"}
 
 
 def make_engine(host: str) -> Any:
@@ -32,8 +29,6 @@ def make_engine(host: str) -> Any:
 
     It listens at all of the machine's addresses: it cannot be told otherwise.
     """
-    for name, seconds in PATIENCE.items():
-        os.environ.setdefault(name, seconds)
     try:
         engine = importlib.import_module("mooncake.engine").TransferEngine()
     except ImportError as error:

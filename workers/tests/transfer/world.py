@@ -212,7 +212,7 @@ async def comes_to(row: Row, prefill: Process, decode: Process, stream: Stream, 
 
 def ends(row: Row) -> bool:
     """May its client have its answer before anybody dies?"""
-    return bool(row.leaves) or row.decode is D.ENDED
+    return bool(row.leaves) or row.decode in {D.ENDED, D.CUT}
 
 
 async def serves_again(world: World, interrupted: Stream) -> None:
