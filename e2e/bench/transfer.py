@@ -20,7 +20,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 import uvloop
 
@@ -30,7 +29,7 @@ from e2e.bench.transfer_bases import BASES, cpu_s
 from e2e.bench.transfer_latency import latencies
 from e2e.bench.transfer_saved import saved_share
 from tandem_worker.engine.lending import Loan, runs
-from tandem_worker.engine.memory import memory_file
+from tandem_worker.engine.memory import memory_file, own_memory
 from tandem_worker.transfer.backends import NAMES, make_backend
 from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.frames import Frames
@@ -96,8 +95,9 @@ class Half:
         self.frames = Frames(self.identity)
         size = max(1, most // self.frames.page_bytes) * self.frames.page_bytes
         file = memory_file(size) if backend == "shm" else None
-        self.raw = memoryview(bytearray(size) if file is None else file.map)
-        np.frombuffer(self.raw, np.uint8)[:] = 1
+        store = own_memory(size) if file is None else file.bytes
+        store.fill_(1)
+        self.raw: memoryview = store.numpy().data
         made = make_backend(backend, DIRECTORY, "127.0.0.1")
         made.open(self.raw, file)
         self.meter = Agreed()
@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--backends", default=",".join(NAMES))
     parser.add_argument("--latency", default="tcp,shm", help="backends whose latencies are measured; empty: none")
+    parser.add_argument("--threads", type=int, default=2, help="of each engine: while one works the other waits")
     parser.add_argument("--requests-each", type=int, default=5, help="of each prompt length")
     parser.add_argument("--page", action="store_true", help="write the table into docs/reference/performance.md")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
@@ -247,7 +248,9 @@ def main() -> None:
             share, counted = saved_share(trace, workers, options.requests, by_overlap=by_overlap)
             placed = "by overlap" if by_overlap else "in turn"
             rows.append(against(f"bytes saved, {workers} decode workers, placed {placed}", share, "share", counted))
-    late = [row for backend in names(options.latency) for row in latencies(backend, options.requests_each)]
+    late = [
+        row for backend in names(options.latency) for row in latencies(backend, options.requests_each, options.threads)
+    ]
     write("transfer", rows + late)
     for section, part in (("transfer", rows), ("transfer-latency", late)) if options.page else ():
         if part:

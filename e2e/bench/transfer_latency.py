@@ -10,11 +10,13 @@ import multiprocessing
 import statistics
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import uvloop
 
+from e2e.bench.engine import limits
 from e2e.bench.table import Row, against
 from e2e.harness.kube import REPO
 from tandem_worker.assembly import Assembled, assemble, load
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from tandem_worker.engine import Token
+    from tandem_worker.engine import ModelInfo, Token
     from tandem_worker.transfer.pull import Failure
 
 MODEL: Final = REPO / "build/models/smollm2-135m-instruct"
 LENGTHS: Final = (600, 1024, 2048)
-TOKENS: Final = 4
+TOKENS: Final = 8
 WITHIN_S: Final = 120.0
 
 
@@ -91,28 +93,30 @@ class Seen:
     prefill: float
     hop: float  # from the first token's sampling to the client
     own: float  # from the commit to the decode worker's own first token
+    step: float  # between two later tokens: what a step takes that begins at once
 
 
-def settings_of(backend: str) -> Settings:
+def settings_of(backend: str, threads: int) -> Settings:
     """A worker of this bench."""
-    flags = ["--model", f"file://{MODEL}", "--max-context", "4096", "--port", "0", "--kv-port", "0", "--threads", "1"]
-    return parse_settings([*flags, "--transfer-backend", backend], {"TANDEM_TRANSFER_KEY": "7" * 64})
+    flags = ["--model", f"file://{MODEL}", "--max-context", "4096", "--port", "0", "--kv-port", "0"]
+    flags += ["--threads", str(threads), "--transfer-backend", backend]
+    return parse_settings(flags, {"TANDEM_TRANSFER_KEY": "7" * 64})
 
 
-async def start(backend: str, told: Told) -> Assembled:
+async def start(backend: str, threads: int, told: Told) -> Assembled:
     """A worker without its HTTP side."""
-    settings = settings_of(backend)
+    settings = settings_of(backend, threads)
     return await assemble(load(settings), settings, Service("bench", "bench", told, WITHIN_S))
 
 
-def serve(pipe: Connection, backend: str) -> None:
+def serve(pipe: Connection, backend: str, threads: int) -> None:
     """The prefill worker's process: says its port, then what its last prefill took and when it was sampled."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     told = Told()
     remember_samples(told)
 
     async def run() -> None:
-        worker = await start(backend, told)
+        worker = await start(backend, threads, told)
         pipe.send(worker.kv_port)
         while await asyncio.to_thread(pipe.recv):
             pipe.send((told.prefills[-1], told.sampled[-1]))
@@ -132,24 +136,38 @@ def remember_samples(told: Told) -> None:
     prefill_side.Sink.on_first = on_first  # type: ignore[assignment,method-assign]
 
 
-def latencies(backend: str, repeats: int) -> list[Row]:
+def latencies(backend: str, repeats: int, threads: int) -> list[Row]:
     """Rows for each prompt length."""
     here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, backend))
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, backend, threads))
     process.start()
     try:
-        seen = uvloop.run(measure(backend, here, repeats))
+        seen, info = uvloop.run(measure(backend, here, repeats, threads))
     finally:
         here.send(False)
         process.join(10)
         process.kill()
-    return [row for length, requests in seen.items() for row in rows_of(backend, length, requests)]
+    read = limits(threads, time.perf_counter)["read_gb_s"]
+    name = f"{backend}: read stream of {threads} thread{'s' * (threads > 1)}"
+    return [Row(name, read, "GB/s", n=5)] + [
+        row
+        for length, requests in seen.items()
+        for row in rows_of(f"{backend}, {length} tokens", requests, bytes_of_step(info, length) / read / 1e6)
+    ]
 
 
-async def measure(backend: str, pipe: Connection, repeats: int) -> dict[int, list[Seen]]:
+def bytes_of_step(info: ModelInfo, context: int) -> float:
+    """What a decode step of one sequence must read at least: every weight once, and its KV."""
+    kv = info.layers * 2 * info.kv_heads * info.head_dim * info.element_bytes
+    return info.parameters * info.element_bytes + context * kv
+
+
+async def measure(
+    backend: str, pipe: Connection, repeats: int, threads: int
+) -> tuple[dict[int, list[Seen]], ModelInfo]:
     """Each length `repeats` times, after one that warms up."""
     told = Told()
-    worker = await start(backend, told)
+    worker = await start(backend, threads, told)
     link = await worker.node.peers.get(("127.0.0.1", await asyncio.to_thread(pipe.recv)))
     seen: dict[int, list[Seen]] = {}
     number = 0
@@ -158,7 +176,7 @@ async def measure(backend: str, pipe: Connection, repeats: int) -> dict[int, lis
             number += 1
             seen.setdefault(length, []).append(await one(worker, link, told, pipe, number, length))
     await worker.stop()
-    return {length: requests[1:] for length, requests in seen.items()}
+    return {length: requests[1:] for length, requests in seen.items()}, worker.engine.info
 
 
 async def one(worker: Assembled, link: Any, told: Told, pipe: Connection, number: int, length: int) -> Seen:
@@ -173,19 +191,21 @@ async def one(worker: Assembled, link: Any, told: Told, pipe: Connection, number
         raise RuntimeError(ear.failure.reason)
     pipe.send(True)
     prefill, sampled = await asyncio.to_thread(pipe.recv)
-    return Seen(ear.tokens[0] - begun, prefill, ear.tokens[0] - sampled, ear.tokens[1] - told.commits[-1])
+    step = statistics.median(later - earlier for earlier, later in pairwise(ear.tokens[1:]))
+    return Seen(ear.tokens[0] - begun, prefill, ear.tokens[0] - sampled, ear.tokens[1] - told.commits[-1], step)
 
 
-def rows_of(backend: str, length: int, requests: list[Seen]) -> list[Row]:
-    """Medians, in milliseconds, beside what they must not exceed."""
-    name, n = f"{backend}, {length} tokens", len(requests)
-    prefill, added, hop, own = (
+def rows_of(name: str, requests: list[Seen], least: float) -> list[Row]:
+    """Medians, in milliseconds, beside what they must not exceed. `least`: of a decode step, by the read stream."""
+    n = len(requests)
+    prefill, added, hop, own, step = (
         1000 * statistics.median(values)
         for values in (
             [one.prefill for one in requests],
             [one.ttft - one.prefill for one in requests],
             [one.hop for one in requests],
             [one.own for one in requests],
+            [one.step for one in requests],
         )
     )
     return [
@@ -193,4 +213,6 @@ def rows_of(backend: str, length: int, requests: list[Seen]) -> list[Row]:
         against(f"{name}: added to TTFT (beside 2 % of the prefill)", added, "ms", 0.02 * prefill, n),
         against(f"{name}: sampled to client (beside 3 ms)", hop, "ms", 3.0, n),
         against(f"{name}: commit to D's own first token (beside 10 ms)", own, "ms", 10.0, n),
+        against(f"{name}: the same beside a later step", own, "ms", step, n),
+        against(f"{name}: a later step beside reading weights and KV once", step, "ms", least, n),
     ]

@@ -108,9 +108,9 @@ def deleted(case: Case) -> None:
 
 def without_node(case: Case) -> None:
     """The scheduler finds no node for one pod."""
-    pod = copied(case.kube.of("pods")[0])
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
-    case.kube.store("pods", {**pod, "status": {"phase": "Pending", "conditions": [said]}})
+    for pod in case.kube.of("pods")[:1]:  # none, where no right lets any be made
+        case.kube.store("pods", {**copied(pod), "status": {"phase": "Pending", "conditions": [said]}})
 
 
 STORIES = (

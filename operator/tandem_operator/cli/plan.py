@@ -103,8 +103,9 @@ def known(question: Question, plan: Plan) -> Question:
 
 
 def degrees_of(spec: Spec) -> tuple[int, ...]:
-    """GPUs that the engine can put a worker on."""
-    return DEGREES if "tensor" in ENGINES[spec.engine.name].degrees else DEGREES[:1]
+    """GPUs that the engine can put a worker on, in pools of different degrees."""
+    in_place = spec.engine.name == "tandem" and spec.transfer.backend != "tcp"
+    return DEGREES if "tensor" in ENGINES[spec.engine.name].degrees and not in_place else DEGREES[:1]
 
 
 def devices_of(spec: Spec, accelerators: str | None) -> list[Device]:

@@ -48,6 +48,7 @@ class Subject:
     slo: Slo
     interval_s: int
     down_window_s: int = 0  # a scale-down is confirmed over this long
+    moments: tuple[int, ...] = ()  # after so many seconds without traffic a judgement may be another one, too
 
     @property
     def windows(self) -> int:
@@ -171,10 +172,15 @@ def is_news(look: Look, subject: Subject) -> bool:
 
 
 def is_confirming(look: Look, subject: Subject) -> bool:
-    """Has the same been seen for just as long as a scale-down must be confirmed? (plan.slack, one interval around.)"""
+    """Has the same been seen for just as long as something must be confirmed (plan.slack, plan.sleep), more or less?
+
+    The first window that says it reaches back further than its own time.
+    """
     first = look.history[-min(look.repeats + 1, len(look.history))]
     lasted = (look.history[-1].at - first.at).total_seconds()
-    return abs(lasted - subject.down_window_s) <= 2 * subject.interval_s
+    spans = (lasted, lasted + first.seconds)
+    moments = (subject.down_window_s, *subject.moments)
+    return any(abs(span - moment) <= 2 * subject.interval_s for span in spans for moment in moments)
 
 
 def backend_of(facts: Facts) -> str | None:

@@ -76,9 +76,8 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
         return None
     slo = Slo(spec.slo.ttft_milliseconds, spec.slo.tpot_milliseconds, spec.slo.percentile)
     calm = steadiness_of(spec.rebalance.behavior).down_window_s
-    if spec.scale_to_zero is not None:
-        calm = max(calm, spec.scale_to_zero.after_seconds)
-    return Subject(ref, slo, spec.rebalance.interval_seconds, calm)
+    moments = (calm, spec.scale_to_zero.after_seconds) if spec.scale_to_zero is not None else (calm,)
+    return Subject(ref, slo, spec.rebalance.interval_seconds, max(moments), moments)
 
 
 async def run(world: World, stop: asyncio.Event) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.conditions import MODE_CHOSEN
 from tandem_operator.api.status import ModeStatus
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tandem_operator.api.catalogue import Accelerator
+    from tandem_operator.api.spec import Spec
     from tandem_operator.api.v1alpha1 import DisaggregatedInference
     from tandem_operator.loop.observe import Seen
+
+    Object = dict[str, Any]
 
 
 def in_effect(resource: DisaggregatedInference, live: Collection[str]) -> DisaggregatedInference:
@@ -34,6 +37,16 @@ def mode_of(resource: DisaggregatedInference, live: Collection[str]) -> Mode:
         return Mode(known.effective)
     shared = {pool.name for pool in resource.spec.pools if pool.role == "Both"}
     return Mode.DISAGGREGATED if live and not shared & set(live) else UNOBSERVED_MODE
+
+
+def leaving_of(spec: Spec, live: Mapping[str, Object]) -> dict[str, int]:
+    """Pools of the mode that is no more in effect and still have their Deployment, with the GPUs that they hold."""
+    stay = {pool.name for pool in spec.pools}
+    return {
+        pool.name: pool.parallelism.gpus * int(live[pool.name]["spec"].get("replicas", 1))
+        for pool in spec.written.pools
+        if pool.name in live and pool.name not in stay
+    }
 
 
 def choice_of(seen: Seen, catalogue: Mapping[str, Accelerator], now: datetime) -> ModeChoice | None:

@@ -11,7 +11,7 @@ from tandem_operator.api.v1alpha1 import DisaggregatedInference, InvalidResource
 from tandem_operator.loop.cache import is_owned
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.loop.faults import condition_of, is_ready
-from tandem_operator.loop.modes import in_effect
+from tandem_operator.loop.modes import in_effect, leaving_of
 from tandem_operator.loop.sleep import as_it_sleeps
 from tandem_operator.plan.behavior import paced
 from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
@@ -94,7 +94,7 @@ def observe(
     workers = tuple(worker_state(p, look.loads, now) for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER)
     pools = {label_of(item, LABEL_POOL): item for item in owned if label_of(item, LABEL_POOL)}
     resource = as_it_sleeps(in_effect(resource, pools))
-    both = {pool.name for pool in resource.spec.written.pools} - {pool.name for pool in resource.spec.pools}
+    leaving = leaving_of(resource.spec, pools)
     decision = resource.status.decision
     facts = Observed(
         limits=limits_at(resource, world.catalogue, look.bandwidth, now),
@@ -105,18 +105,14 @@ def observe(
         metrics=look.metrics,
         history=look.history,
         model=look.model or known_shape(resource.spec),
-        leaving_gpus=sum(
-            pool.parallelism.gpus * int(pools[pool.name]["spec"].get("replicas", 1))
-            for pool in resource.spec.written.pools
-            if pool.name in both & set(pools)
-        ),
+        leaving_gpus=sum(leaving.values()),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
     cap = cap_of(world, ref, facts) if shared else None
     return Seen(
         cap=cap,
         autoscaler=heard.words if (heard := world.heard.get(ref)) else "",
-        leaving=tuple(sorted(both & set(pools))),
+        leaving=tuple(sorted(leaving)),
         ref=ref,
         body=body,
         resource=resource,

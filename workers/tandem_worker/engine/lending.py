@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +43,7 @@ class Loan:
     page_bytes: int
     show: Callable[[Sequence[int]], list[memoryview]]  # their bytes
     take_back: Callable[[Sequence[int]], None] = nobody
+    in_place: bool = True  # or a copy
 
     @property
     def pieces(self) -> list[memoryview]:
@@ -58,7 +59,7 @@ class Loan:
         """The same as loans of at most so many pages, each of which ends by itself; this one is no more."""
         pages, self.pages = self.pages, ()
         cuts = range(0, len(pages), most)
-        return [Loan(pages[at : at + most], self.page_bytes, self.show, self.take_back) for at in cuts]
+        return [replace(self, pages=pages[at : at + most]) for at in cuts]
 
     def end(self) -> None:
         """Nobody reads them any more. Twice is harmless; from any thread."""
@@ -71,7 +72,7 @@ def copied(copy: Tensor, count: int) -> Loan:
     """A contiguous copy of so many pages."""
     raw: memoryview = copy.reshape(-1).view(torch.uint8).numpy().data
     size = len(raw) // count
-    return Loan(range(count), size, partial(runs, raw, size))
+    return Loan(range(count), size, partial(runs, raw, size), in_place=False)
 
 
 class Lending:

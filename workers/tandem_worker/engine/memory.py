@@ -56,6 +56,13 @@ def memory_file(size: int) -> MemoryFile:
     return MemoryFile(descriptor, memory)
 
 
+def own_memory(size: int) -> Tensor:
+    """Zeroed bytes of this process alone, uint8."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    huge(memory)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
 def mapped(descriptor: int) -> Tensor:
     """All of a memory file that another process made, uint8, to read and write. Raises OSError."""
     memory = mmap.mmap(descriptor, 0)
@@ -64,7 +71,7 @@ def mapped(descriptor: int) -> Tensor:
 
 
 def huge(memory: mmap.mmap) -> None:
-    """Ask for huge pages, whose faults and look-ups are fewer: a wish, which a kernel may not grant."""
+    """Ask for huge pages, of which a reader of other machines or processes pins and looks up fewer: a wish only."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             memory.madvise(mmap.MADV_HUGEPAGE)

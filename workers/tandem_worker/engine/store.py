@@ -9,7 +9,7 @@ import torch
 
 from tandem_worker.engine.kv_format import kv_format
 from tandem_worker.engine.lending import runs
-from tandem_worker.engine.memory import MemoryFile, memory_file
+from tandem_worker.engine.memory import MemoryFile, memory_file, own_memory
 from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
 from tandem_worker.transfer.reshard import reshard
 
@@ -63,7 +63,7 @@ class KvStore:
         self.file: MemoryFile | None = None
         if region is None:
             self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
-            region = torch.zeros(self.pages * page_bytes, dtype=torch.uint8) if self.file is None else self.file.bytes
+            region = own_memory(self.pages * page_bytes) if self.file is None else self.file.bytes
         self.tensor = self.shaped(region)
         self.ranks: tuple[Tensor, ...] = (self.tensor,)
         # numpy has no bfloat16: the same memory, seen as bytes.

@@ -50,6 +50,10 @@ class Channel(Protocol):
     def backlog(self) -> int:
         """Bytes of pages that the peer has not taken."""
 
+    @property
+    def frame_bytes(self) -> int:
+        """The longest frame that may be pushed now; one of a single page may be longer."""
+
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """A small message, ahead of all waiting pages."""
 

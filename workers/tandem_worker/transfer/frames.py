@@ -26,13 +26,13 @@ class Frames:
         plain = identity.layout == LAYOUT
         row = identity.head_dim * DTYPES[identity.dtype].itemsize if plain else identity.head_dim + SCALE_BYTES
         self.page_bytes = identity.layers * 2 * identity.page_tokens * identity.kv_heads * row
-        self._frame_pages = min(max(1, FRAME_BYTES // self.page_bytes), MAX_SPANS)
-        self.frame_bytes = self._frame_pages * self.page_bytes
+        self.frame_bytes = max(1, FRAME_BYTES // self.page_bytes) * self.page_bytes
 
     def push(self, channel: Channel, generation: Generation, first_page: int, pages: Loan) -> int:
         """Send [n, shares, layers, 2, page_tokens, kv_heads / shares, head_dim] without copying it; returns bytes."""
         size = pages.size
-        for part in pages.split(max(1, min(self._frame_pages, MAX_SPANS // channel.shares))):
+        most = (channel.frame_bytes if pages.in_place else self.frame_bytes) // self.page_bytes
+        for part in pages.split(max(1, min(most, MAX_SPANS // channel.shares))):
             channel.push(generation, Chunk(generation=generation, first_page=first_page, pages=len(part.pages)), part)
             first_page += len(part.pages)
         return size

@@ -49,6 +49,7 @@ TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
+FRAME_BESIDE_BYTES: Final = 8 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
 
 
@@ -91,6 +92,7 @@ class Link(asyncio.BufferedProtocol):
         self._peer: Hello | None = None
         self._reason = ""
         self._urgent: deque[tuple[bytes, bytes | memoryview]] = deque()
+        self._heads: list[bytes | memoryview] = []  # what leaves with the next write
         self._outbox = Outbox()
         self._rate = Rate()
         self._prober = Prober(self._rate, self._loop.time, self.send, terms.meter)
@@ -125,6 +127,11 @@ class Link(asyncio.BufferedProtocol):
     def backlog(self) -> int:
         """Bytes of pages that the peer has not taken."""
         return self._outbox.waiting + self._outbox.flying
+
+    @property
+    def frame_bytes(self) -> int:
+        """The longest frame that may be pushed now."""
+        return self._terms.frame_bytes if self._lanes.lane is None else FRAME_BESIDE_BYTES
 
     @property
     def bandwidth(self) -> float | None:
@@ -255,6 +262,7 @@ class Link(asyncio.BufferedProtocol):
             self._write(transport, head, (body,) if len(body) else ())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
             self._leave(way if item.body is not None else transport, item)
+        self._flush(transport)
         self._tell_settled()
 
     def _way(self) -> asyncio.Transport | None:
@@ -279,19 +287,27 @@ class Link(asyncio.BufferedProtocol):
         for generation in self._outbox.settled():
             self._owner.on_sent(self, generation)
 
-    @staticmethod
-    def _write(transport: asyncio.Transport, head: bytes, pieces: Sequence[bytes | memoryview]) -> None:
-        if pieces:
-            transport.writelines((head, *pieces))
+    def _write(self, transport: asyncio.Transport, head: bytes, pieces: Sequence[bytes | memoryview]) -> None:
+        """Words without a body leave together, in one call of the kernel; in their order with the rest."""
+        if transport is self._transport:
+            self._heads.append(head)
+            if pieces:
+                self._heads.extend(pieces)
+                self._flush(transport)
         else:
-            transport.write(head)
+            transport.writelines((head, *pieces))
+
+    def _flush(self, transport: asyncio.Transport) -> None:
+        if self._heads:
+            heads, self._heads = self._heads, []
+            transport.writelines(heads)
 
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
         if isinstance(message, Chunk):
             size = message.pages * self._terms.page_bytes
-            beside = message.size_beside
-            fits = size <= self._terms.frame_bytes and (body_bytes, beside) in ((size, 0), (0, size))
+            most = self._terms.frame_bytes if not message.at else FRAME_BESIDE_BYTES + self._terms.page_bytes
+            fits = size <= most and (body_bytes, message.size_beside) in ((size, 0), (0, size))
         elif isinstance(message, Prefill):
             fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
         elif isinstance(message, Probe):

@@ -58,6 +58,43 @@ async def test_pages_travel_beside_the_connection(lane_pair):
     await both_are_empty(lane_pair)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.05], ids=["none may be lent", "few may"])
+@pytest.mark.parametrize("lane_pair", ["shm"], indirect=True)
+async def test_pages_that_may_not_be_lent_travel_as_bytes_of_the_connection(lane_pair, share, monkeypatch):
+    prefill, decode = lane_pair
+    link = await on_lane(decode, prefill)
+    prefill.engine._lending._most = int(prefill.engine.pages * share)
+    fetched = []
+    monkeypatch.setattr(
+        link._lanes, "fetch", lambda *asked, fetch=link._lanes.fetch: fetched.append(asked) or fetch(*asked)
+    )
+    ids = [prompt(f"copied{n}", 400) for n in range(3)]
+    got = [await pull(decode, prefill, f"r{n}", one, GREEDY) for n, one in enumerate(ids)]
+    wanted = [await alone(prefill, f"a{n}", one, GREEDY) for n, one in enumerate(ids)]
+    for heard in (*wanted, *got):
+        await heard.until(lambda heard: heard.over)
+    assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    assert bool(fetched) is (share > 0)
+    await both_are_empty(lane_pair)
+
+
+@pytest.mark.parametrize("lane_pair", ["shm"], indirect=True)
+async def test_lent_pages_are_used_until_they_are_taken(lane_pair):
+    """The prompt's own end frees nothing that the decode worker may still read; the connection's end does."""
+    prefill, decode = lane_pair
+    link = await on_lane(decode, prefill)
+    reads = never_ending(link._lanes.lane)
+    await pull(decode, prefill, "r", prompt("lent", 100), GREEDY)
+    await eventually(lambda: prefill.engine._pool.lent_pages == 25, "all pages are lent")
+    await eventually(lambda: prefill.engine.stats().running == 0, "the prompt is computed")
+    assert prefill.engine.stats().kv_usage > 0
+    link.abort("cut by the test")
+    await eventually(prefill.is_empty, "the loans end with the connection")
+    for read in reads:
+        read.cancel()
+    await both_are_empty(lane_pair)
+
+
 @pytest.mark.parametrize("end", ["cancel", "cut"])
 @pytest.mark.parametrize("lane_pair", BESIDE, indirect=True)
 async def test_an_end_in_the_middle_leaves_nothing(lane_pair, end):
