@@ -14,7 +14,7 @@ from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
 from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
-from tandem_worker.transfer.outbox import Item, Outbox
+from tandem_worker.transfer.outbox import WINDOW_BYTES, Item, Outbox
 from tandem_worker.transfer.probe import Prober
 from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.reshard import shares_of
@@ -49,7 +49,7 @@ TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken
 HANDSHAKE_S: Final = 5.0
 PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
-FRAME_BESIDE_BYTES: Final = 8 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
+FRAME_BESIDE_BYTES: Final = 16 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
 
 
@@ -348,6 +348,7 @@ class Link(asyncio.BufferedProtocol):
     def _order(self) -> None:
         """Is a frame there when a word behind it is?"""
         self._outbox.ordered = self._lanes.lane is None and not self._others
+        self._outbox.window = WINDOW_BYTES if self._lanes.lane is None else 4 * FRAME_BESIDE_BYTES
 
     def _hear_taken(self, message: Taken) -> None:
         self._untaken_s = 0.0

@@ -47,7 +47,7 @@ class Outbox:
     """The pages' queue of one connection."""
 
     def __init__(self, window: int = WINDOW_BYTES) -> None:
-        self._window = window
+        self.window = window  # bytes that may be under way
         self._streams: OrderedDict[Generation, Stream] = OrderedDict()
         self.waiting = 0  # bytes that have not left
         self.flying = 0  # bytes that left and are not taken
@@ -86,7 +86,7 @@ class Outbox:
 
     def _of(self, generation: Generation, stream: Stream) -> Item | None:
         if stream.frames:
-            if self.flying >= self._window:
+            if self.flying >= self.window:
                 return None
             chunk, body = stream.frames.popleft()
             self._fly(stream, chunk.first_page, body)
