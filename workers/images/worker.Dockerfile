@@ -9,7 +9,7 @@ RUN uv venv /opt/tandem && uv pip install --python /opt/tandem/bin/python --requ
 COPY operator operator
 COPY workers workers
 RUN uv pip install --python /opt/tandem/bin/python --no-deps --no-build-isolation .
-# The engine's kernels for CPUs with AVX-512; a starting worker compiles nothing.
+# The engine's kernels for CPUs with AVX-512 or AVX2; a starting worker compiles nothing.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && /opt/tandem/bin/python -m tandem_worker.engine.native
 
 FROM python:3.11-slim
