@@ -225,6 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("all Deployments deleted", remove(DEPLOYMENTS)),
     Fault("all service accounts deleted", remove("serviceaccounts")),
     Fault("all bindings deleted", remove("rolebindings")),
+    Fault("all network policies deleted", remove("networkpolicies")),
     Fault("all disruption budgets deleted", remove("poddisruptionbudgets")),
     Fault("a pool is scaled to 0", scaled_to(0)),
     Fault("a pool is scaled to 9", scaled_to(9)),

@@ -92,8 +92,9 @@ def spanning() -> dict[str, object]:
 
 def leftovers(case: Case) -> None:
     """Children of names that another version gave them."""
-    for plural in ("services", "serviceaccounts", "rolebindings", "poddisruptionbudgets"):
-        if (own := case.kube.items.get((plural, "serving", "chat-router"))) is not None:
+    kinds = dict.fromkeys(("services", "serviceaccounts", "rolebindings", "poddisruptionbudgets"), "chat-router")
+    for plural, name in (kinds | {"networkpolicies": "chat-workers"}).items():
+        if (own := case.kube.items.get((plural, "serving", name))) is not None:
             item = put(copied(own), "metadata.name", "chat-former")
             del item["metadata"]["uid"]
             case.kube.store(plural, item)

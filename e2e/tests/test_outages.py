@@ -1,5 +1,5 @@
-"""The API server in trouble, on the real one: away, back with its history compacted, refusing, full; and a node that is
-gone. Serving goes on, nothing is restarted for it, and what was asked for meanwhile is carried out after.
+"""The API server in trouble, on the real one: away, back with its history compacted, refusing, full; a node that is
+gone, an API that is not served. Serving goes on, nothing is restarted, and what was asked for is carried out after.
 """
 
 from __future__ import annotations
@@ -122,6 +122,23 @@ def test_a_node_is_gone_and_comes_back(tandem: Cluster, kube: Kube, smollm2: dic
     until("all workers are back", lambda: roles(kube, "smollm2") == (1, 2), 240)
     wait_settled(kube, "smollm2", seconds=120)
     assert {name: uid for name, (uid, _) in of_workers(kube).items()} == before, "the same pods, started again"
+
+
+def test_an_api_that_the_cluster_does_not_serve_is_a_condition(kube: Kube, smollm2: dict) -> None:
+    """No LeaderWorkerSet here: a replica that spans nodes cannot be made, and the resource says what would help."""
+    rdma = sample()["spec"]["transfer"]["rdma"]
+    engine, transfer = {"name": "vllm", "image": "vllm:none"}, {"backend": "nixl", "rdma": rdma, "require": "Any"}
+    body = sample("spread", engine=engine, transfer=transfer, rebalance={"mode": "Off"})
+    for pool in body["spec"]["pools"]:
+        pool["parallelism"] = {"tensor": 16}
+    kube.apply(yaml.safe_dump(body))
+    try:
+        seen = wait_condition(kube, "spread", "Stalled", "True", "LeaderWorkerSetMissing", seconds=60)
+        assert "install it" in seen["message"]
+        assert kube.find("service", "spread-router", NAMESPACE), "what can be made is made"
+        assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
+    finally:
+        kube.run("delete", RESOURCE, "spread", "-n", NAMESPACE, "--wait=true")
 
 
 def of_workers(kube: Kube) -> dict[str, tuple[str, int]]:

@@ -62,7 +62,7 @@ def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
 
 
 async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """Service accounts and the router's right to see pods."""
+    """Service accounts, the router's right to see pods, and who may reach workers."""
     return await apply_all(children.access(seen.owner), seen, world)
 
 
@@ -357,4 +357,5 @@ def wanted_names(plan: Plan, seen: Seen, images: children.Images) -> set[tuple[s
         found.add(("Job", job["metadata"]["name"]))
     claims = children.claim_templates(seen.owner, seen.resource.spec, seen.accelerators)
     found |= {(CLAIM, item["metadata"]["name"]) for item in claims}
+    found |= {("NetworkPolicy", seen.owner.child(children.WORKERS))}
     return found | {("RoleBinding", seen.owner.child(children.ROUTER))}

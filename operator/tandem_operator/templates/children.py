@@ -182,9 +182,11 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
 
 
 def access(owner: Owner) -> list[Object]:
-    """Service accounts, and the router's right to see pods; a worker's account has no token and no right."""
+    """Service accounts, the router's right to see pods, and who may reach workers, which have no token and no right."""
     router = owner.child(ROUTER)
+    workers = worker_selector(owner.name)
     return [
+        render("networkpolicy", metadata=owner.metadata(WORKERS, WORKER), selector=workers, http=HTTP_PORT),
         render("serviceaccount", metadata=owner.metadata(WORKER, WORKER), token=False),
         render("serviceaccount", metadata=owner.metadata(ROUTER, ROUTER), token=True),
         render("rolebinding", metadata=owner.metadata(ROUTER, ROUTER), role=ROUTER_ROLE, service_account=router),

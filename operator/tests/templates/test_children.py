@@ -79,6 +79,7 @@ def test_names_and_kinds():
         ("ServiceAccount", "chat-worker"),
         ("ServiceAccount", "chat-router"),
         ("RoleBinding", "chat-router"),
+        ("NetworkPolicy", "chat-workers"),
         ("Service", "chat-router"),
         ("Service", "chat-workers"),
         ("Deployment", "chat-prefill"),
@@ -205,12 +206,23 @@ def test_pods_are_restricted_and_probed(deployment):
 
 
 def test_a_workers_account_has_no_token():
-    account, router, binding = children.access(OWNER)
+    _, account, router, binding = children.access(OWNER)
     assert account["automountServiceAccountToken"] is False
     assert worker(spec())["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert router["automountServiceAccountToken"] is True
     assert binding["roleRef"]["name"] == "tandem-router"
     assert binding["subjects"][0] == {"kind": "ServiceAccount", "name": "chat-router", "namespace": "serving"}
+
+
+def test_all_of_a_workers_ports_but_http_are_for_the_resources_own_workers():
+    """The transfer libraries choose their ports themselves, and ask nobody there who he is."""
+    policy = children.access(OWNER)[0]["spec"]
+    workers = {"matchLabels": {"tandem.dev/resource": "chat", "tandem.dev/component": "worker"}}
+    labels = worker(spec())["spec"]["template"]["metadata"]["labels"]
+    assert workers["matchLabels"].items() <= labels.items()
+    assert policy["podSelector"] == workers
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": workers}]}, {"ports": [{"protocol": "TCP", "port": 8000}]}]
 
 
 @pytest.mark.parametrize("text", ['x"y', "a: b", "{{ 7*7 }}", "line\nbreak", "# none", "<&>'"])

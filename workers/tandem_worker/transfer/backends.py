@@ -40,7 +40,7 @@ def make_backend(name: str, directory: Path, host: str) -> Backend:
             except OSError as error:
                 raise BackendError(f"--transfer-backend {name}: no socket in {directory}: {error}") from error
         case Nixl.name:
-            return Nixl()
+            return Nixl(host)
         case Mooncake.name:
             return Mooncake(host)
     return Tcp()

@@ -8,12 +8,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 
 from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import Span, WireError
 
+ADDRESSES: Final = 2**63  # more than any machine has; a library's own sums do not overflow below it
 Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
 
 
@@ -132,11 +134,16 @@ class Fetchers:
     """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong."""
 
     def __init__(self, name: str, threads: int, flying: Flying, read: Callable[[list[Move]], str]) -> None:
+        """Raises LaneError where the machine has no threads left."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = threads
         self._flying = flying
-        for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
-            threading.Thread(target=work, args=(self._jobs, read), name=name, daemon=True).start()
+        try:
+            for _ in range(threads):  # daemons: one that hangs must not hold up the worker's exit
+                threading.Thread(target=work, args=(self._jobs, read), name=name, daemon=True).start()
+        except RuntimeError as error:
+            self.close()
+            raise LaneError(f"there is no thread to read with: {error}") from error
 
     def add(self, moves: list[Move]) -> asyncio.Future[None]:
         """One more; the future is done on the event loop, and fails with LaneError."""
@@ -172,6 +179,17 @@ def settle(done: asyncio.Future[None], wrong: str) -> None:
         done.set_exception(LaneError(wrong))
     else:
         done.set_result(None)
+
+
+def start_of(text: str, size: int) -> int:
+    """Where lent memory begins at the peer, from hexadecimal. Raises LaneError for what no library should see."""
+    try:
+        start = int(text, 16)
+    except ValueError as error:
+        raise LaneError(f"the peer's memory is nowhere: {error}") from error
+    if not 0 < start <= ADDRESSES - size:
+        raise LaneError(f"the peer's memory would lie at {start:#x}")
+    return start
 
 
 def size_of(pieces: Sequence[memoryview]) -> int:

@@ -41,9 +41,10 @@ class Incoming:
                 fetch.add_done_callback(lambda done: self._fetched(chunk, done))
 
     def _fetched(self, chunk: Chunk, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
         if done.cancelled() or not self._channel.alive:
             return  # its owner has heard of the connection's end, or will
-        if (error := done.exception()) is not None:
+        if error is not None:
             self._channel.abort(str(error))
         else:
             self._take(chunk, placed=True)

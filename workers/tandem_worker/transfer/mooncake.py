@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next 
 
 
 def make_engine(host: str) -> Any:
-    """A transfer engine that listens at this address. Raises BackendError, with what to install."""
+    """A transfer engine that peers find at this address. Raises BackendError, with what to install.
+
+    It listens at all of the machine's addresses: it cannot be told otherwise.
+    """
     try:
         engine = importlib.import_module("mooncake.engine").TransferEngine()
     except ImportError as error:
@@ -111,9 +115,10 @@ class Mooncake:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         peer, _, start = lend.where.partition(" ")
         try:
-            return Reader(self._engine, peer, int(start, 16), lend.size)
+            parse_address(peer)  # the library would look names up
         except ValueError as error:
             raise LaneError(f"the peer's memory is nowhere: {error}") from error
+        return Reader(self._engine, peer, start_of(start, lend.size), lend.size)
 
     def close(self) -> None:
         """Lanes go with their connections."""

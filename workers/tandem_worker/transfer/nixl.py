@@ -19,10 +19,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.interface import interface_of
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next 
 LOOK_S: Final = 0.0002  # reader: at its reads
 HELP_S: Final = 0.001  # writer: at what UCX must do for readers where no card does it
 RAM: Final = "DRAM"
+CARDS: Final = Path("/sys/class/infiniband")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ def make_agent(library: Library, name: str) -> Any:
     """Raises one of the library's errors."""
     config = library.config(enable_prog_thread=False, backends=["UCX"], sync_mode=library.strict)
     return library.agent(name, config)
+
+
+def keep_to(host: str) -> None:
+    """Let UCX listen at the interface of this address alone; whoever chose devices, or has an RDMA card, chooses."""
+    interface = interface_of(host)
+    if interface is not None and not any(CARDS.glob("*")):
+        os.environ.setdefault("UCX_NET_DEVICES", interface)
 
 
 def leave(code: int) -> NoReturn:
@@ -198,8 +208,9 @@ class Nixl:
     name = "nixl"
     fence = Fence.KEY
 
-    def __init__(self) -> None:
-        """Raises BackendError."""
+    def __init__(self, host: str) -> None:
+        """`host`: this worker's own address. Raises BackendError."""
+        keep_to(host)
         self._agent = Agent(load_library())
         self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.errors)
         self._memory = memoryview(b"")
@@ -227,8 +238,8 @@ class Nixl:
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
         self._readers = {peer: reader for peer, reader in self._readers.items() if not reader.over}
+        start = start_of(lend.where, lend.size)
         try:
-            start = int(lend.where, 16)
             peer = bytes(self._agent.raw.add_remote_agent(lend.key)).decode()
         except self._errors as error:
             raise LaneError(f"the peer's agent cannot be added: {error}") from error

@@ -5,6 +5,8 @@ import sys
 import pytest
 
 from tandem_worker.transfer.nixl import leave
+from workers.tests.transfer.nursery import Nursery
+from workers.tests.transfer.world import World
 
 ENDS: list[int] = []
 
@@ -17,3 +19,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if ENDS and "nixl._bindings" in sys.modules:
         leave(ENDS[-1])
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory):
+    nursery = Nursery(tmp_path_factory.mktemp("nursery") / "log")
+    yield nursery
+    nursery.end()
+
+
+@pytest.fixture(scope="module")
+def world(request, nursery, tmp_path_factory):
+    """Two workers of the backend that is the test's parameter."""
+    world = World(tmp_path_factory.mktemp(request.param), request.param, nursery)
+    yield world
+    world.end()

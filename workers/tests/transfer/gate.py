@@ -1,9 +1,10 @@
-"""A relay between a decode and a prefill worker that stops the stream at a chosen message, and can cut it there."""
+"""A relay between a decode and a prefill worker that stops, drops or halves what is said from a chosen message on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -13,23 +14,28 @@ from tandem_worker.transfer.wire import HEAD
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing that `way` ("D" or "P") says passes from the first message `tag` on; `middle`: but half of its body."""
+    """What happens to the message `tag` that `way` ("D" or "P") says.
+
+    stop: from it on nothing passes but signs of life. half: as stop, but half of its body passes; where its pages
+    travel beside the connection the message itself passes, once `Gate.before` has been called. drop: it alone is lost.
+    """
 
     way: str
     tag: str
-    middle: bool = False
+    how: str = "stop"
 
 
 class Gate:
     """One listening port; every connection to it is carried on to the prefill worker."""
 
-    def __init__(self, host: str, port: int, hold: Hold | None = None) -> None:
+    def __init__(self, host: str, port: int, *holds: Hold, before: Callable[[], None] = lambda: None) -> None:
         self._target = (host, port)
-        self._hold = hold
+        self._holds = {(hold.way, hold.tag): hold.how for hold in holds}
+        self._before = before
         self._tasks: list[asyncio.Task] = []
         self._writers: list[asyncio.StreamWriter] = []
-        self.reached = asyncio.Event()
         self.seen: list[tuple[str, str]] = []
+        self.halved = False
         self.address = ("", 0)
 
     async def __aenter__(self) -> Gate:
@@ -50,10 +56,6 @@ class Gate:
             with contextlib.suppress(AttributeError):
                 writer.transport.abort()
 
-    def let_go(self) -> None:
-        """Connections that are made from now on pass."""
-        self._hold = None
-
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         on_reader, on_writer = await asyncio.open_connection(*self._target)
         self._writers += [writer, on_writer]
@@ -63,6 +65,7 @@ class Gate:
         ]
 
     async def _carry(self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held = False
         with contextlib.suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 head = await reader.readexactly(HEAD.size)
@@ -71,13 +74,23 @@ class Gate:
                 body = await reader.readexactly(body_bytes)
                 tag = msgspec.msgpack.decode(header)["m"]
                 self.seen.append((way, tag))
-                hold = self._hold
-                if hold is not None and (hold.way, hold.tag) == (way, tag):
-                    if hold.middle:
-                        writer.write(head + header + body[: body_bytes // 2])
-                        await writer.drain()
-                    self.reached.set()
-                    await asyncio.Event().wait()
-                writer.write(head + header + body)
-                await writer.drain()
+                how = self._holds.get((way, tag), "")
+                if how == "half":
+                    await self._halve(reader, writer, head + header, body)
+                held = held or how == "stop"
+                if tag == "ping" or not (held or how):
+                    writer.write(head + header + body)
+                    await writer.drain()
         writer.close()
+
+    async def _halve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, header: bytes, body: bytes
+    ) -> None:
+        """For good: nothing more passes this way, not even signs of life, but the end."""
+        if not body:
+            self._before()
+        writer.write(header + body[: len(body) // 2])
+        await writer.drain()
+        self.halved = True
+        while await reader.read(2**16):
+            pass

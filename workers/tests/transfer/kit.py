@@ -25,9 +25,11 @@ from tandem_worker.server.service import Service
 from tandem_worker.settings import Settings
 from tandem_worker.tracing import OFF, Tracing
 from tandem_worker.transfer.pull import Failure
+from workers.tests.prompts import token_ids
 from workers.tests.tiny import write_tiny
 
 KEY = "7" * 64
+GREEDY = Sampling(max_tokens=12, ignore_eos=True)
 DEADLINE_S = 240.0  # generous: a loaded machine is slow, a hang is for ever
 SMOLLM2 = Path(__file__).parents[3] / "build/models/smollm2-135m-instruct"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
@@ -252,14 +254,39 @@ def start_process(
     model: Path, name: str, host: str, ports: tuple[int, int], log: Path, *flags: str, key: str = KEY
 ) -> Process:
     """Start `tandem-worker`; the caller ends it."""
-    port, kv_port = ports
-    command = [
-        *(sys.executable, "-m", "tandem_worker.main", "--model", f"file://{model}", "--served-name", "tiny"),
-        *("--dtype", "float32", "--max-context", "512", "--host", host, "--port", str(port)),
-        *("--kv-port", str(kv_port), "--kv-memory-mib", "2", "--page-tokens", "4", "--chunk-tokens", "32"),
-        *("--threads", "1", *flags),
-    ]
-    environment = {**os.environ, "TANDEM_TRANSFER_KEY": key, "POD_NAME": name, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tandem_worker.main", *flags_of(model, host, ports), *flags]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-    return Process(process, host, port, kv_port, log)
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment_of(name, key)}, stdout=out, stderr=subprocess.STDOUT
+        )
+    return Process(process, host, *ports, log)
+
+
+def environment_of(name: str, key: str = KEY) -> dict[str, str]:
+    """What a worker process is told beside its flags."""
+    return {"TANDEM_TRANSFER_KEY": key, "POD_NAME": name, "OMP_NUM_THREADS": "1"}
+
+
+def flags_of(model: Path, host: str, ports: tuple[int, int]) -> list[str]:
+    """A worker of the tiny model at this address."""
+    return [
+        *("--model", f"file://{model}", "--served-name", "tiny", "--dtype", "float32", "--max-context", "512"),
+        *("--host", host, "--port", str(ports[0]), "--kv-port", str(ports[1]), "--kv-memory-mib", "2"),
+        *("--page-tokens", "4", "--chunk-tokens", "32", "--threads", "1"),
+    ]
+
+
+def prompt(label, count):
+    return token_ids(label, count, 256)
+
+
+def backends_of(worker):
+    """Backend → 1 or 0, as /metrics has it."""
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    found = [line.split('"') for line in lines if line.startswith("tandem_transfer_backend_info{")]
+    return {parts[1]: float(parts[2].removeprefix("} ")) for parts in found}
+
+
+def value_of(worker, name):
+    lines = worker.service.metrics.exposition().decode().splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))

@@ -1,55 +1,28 @@
 """Whoever dies, in whatever state: the client gets its tokens or a clean error, no page is lost, the next is served.
 
-A table with a row for each state that either side can be in (`STATES`). Here the connection is cut there, which is what
-both survivors see of the other's death; test_kills.py kills and stops processes at the same points.
+Here the connection is cut in each state (ends.py), which is what both survivors see of the other's death, on every
+backend; test_kills.py kills and stops processes at the same points.
 """
-
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from tandem_worker.engine import Sampling, Shortage
-from tandem_worker.transfer import push, ticket
+from tandem_worker.engine import Sampling
+from tandem_worker.transfer.backends import NAMES
 from workers.tests.prompts import token_ids
-from workers.tests.transfer.gate import Gate, Hold
+from workers.tests.transfer.arranged import USUAL, arrange, states
+from workers.tests.transfer.ends import PASSED, ROWS, Client, D, P, is_at, rows_of
+from workers.tests.transfer.gate import Gate
 from workers.tests.transfer.kit import Heard, alone, eventually, running, write_model
 
-GREEDY = Sampling(max_tokens=12, ignore_eos=True)
+SHORT, LONG = (Sampling(max_tokens=count, ignore_eos=True) for count in (12, 150))
 PROMPT = token_ids("ends", 150, 256)
-D, P = ticket.State, push.State
 WITHIN_S = 30.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """At this hold the decode worker's ticket and the prefill worker's push are in these states (None: none there)."""
-
-    decode: D | None
-    prefill: P | None
-    hold: Hold
-    deaf: str = ""  # a word of the prefill worker's engine that is not heard: it stays where it is
-    full: bool = False  # the decode worker has no room
-    leaves: bool = False  # the client leaves once pages come
-
-
-STATES = [
-    pytest.param(Row(D.ASKED, None, Hold("D", "prefill")), id="asked, not heard"),
-    pytest.param(Row(D.ASKED, P.QUEUED, Hold("P", "never"), deaf="on_head"), id="asked, queued"),
-    pytest.param(Row(D.ASKED, P.READY, Hold("P", "never"), full=True), id="asked, ready"),
-    pytest.param(Row(D.ASKED, P.ASKING, Hold("P", "ticket?")), id="asked, asking"),
-    pytest.param(Row(D.OPEN, P.ASKING, Hold("D", "ticket")), id="open, asking"),
-    pytest.param(Row(D.OPEN, P.PUSHING, Hold("P", "chunk"), deaf="on_done"), id="open, pushing"),
-    pytest.param(Row(D.OPEN, P.PUSHING, Hold("P", "chunk", middle=True), deaf="on_done"), id="open, in mid-page"),
-    pytest.param(Row(D.FIRST, P.PUSHING, Hold("P", "commit"), deaf="on_done"), id="first, pushing"),
-    pytest.param(Row(D.FIRST, None, Hold("P", "commit")), id="first, commit under way"),
-    pytest.param(
-        Row(D.QUARANTINED, P.PUSHING, Hold("D", "cancel"), leaves=True, deaf="on_done"), id="cancelled, pushing"
-    ),
-    pytest.param(Row(D.QUARANTINED, P.SENDING, Hold("D", "cancel"), leaves=True), id="cancelled, sending"),
-    pytest.param(Row(D.QUARANTINED, None, Hold("P", "quiet"), leaves=True), id="cancelled, quiet under way"),
-    pytest.param(Row(None, P.SENDING, Hold("D", "taken")), id="committed, sending"),
-]
+SOON = {"open, in mid-page", "first, sending", "cancelled, leaving"}  # in every run for every backend; tcp has all
+CASES = [
+    pytest.param(name, row, id=f"{name}: {row.name}",
+                 marks=[] if name == "tcp" or row.name in SOON else pytest.mark.slow)
+    for name, row in rows_of(*NAMES) if not row.stopped
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -58,81 +31,73 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-async def pair(model):
-    async with running(model, "p0") as prefill, running(model, "d0") as decode:
+async def pair(model, request):
+    name = request.param
+    async with running(model, "p0", backend=name) as prefill, running(model, "d0", backend=name) as decode:
         yield prefill, decode
 
 
-def decode_state(worker):
-    return next((pull.ticket.state for pull in worker.node.decode._by_request.values()), None)
-
-
-def prefill_state(worker):
-    return next((one.state for one in worker.node.prefill._pushes.values()), None)
-
-
-def arrange(row, prefill, decode):
-    if row.deaf:
-        setattr(prefill.node.prefill, row.deaf, lambda *facts: None)
-    if row.full:
-        decode.engine.reserve = lambda *facts: Shortage(1, 0)
-
-
-async def ask(decode, address, request):
+async def ask(decode, address, request, sampling=SHORT):
     link = await decode.node.peers.get(tuple(address[:2]))
+    name = decode.settings.backend
+    await eventually(lambda: link.backend == name, f"pages travel by {name}", WITHIN_S)
     heard = Heard()
-    decode.node.decode.ask(link, request, PROMPT, GREEDY, heard)
+    decode.node.decode.ask(link, request, PROMPT, sampling, heard)
     return heard
 
 
-def at_row(row, prefill, decode):
-    return (decode_state(decode), prefill_state(prefill)) == (row.decode, row.prefill)
+def where(pair):
+    prefill, decode = pair
+    return states(decode.node, decode.engine)["decode"], states(prefill.node, prefill.engine)["prefill"]
 
 
-@pytest.mark.parametrize("row", STATES)
+@pytest.mark.parametrize(("pair", "row"), CASES, indirect=["pair"])
 async def test_a_cut_in_each_state_loses_nothing(pair, row):
     prefill, decode = pair
-    arrange(row, prefill, decode)
-    async with Gate("127.0.0.1", prefill.assembled.kv_port, row.hold) as gate:
-        heard = await ask(decode, gate.address, "r")
+    sampling = LONG if row.decodes else SHORT
+    for worker in pair:
+        arrange(worker.node, worker.engine, row.facts if worker is prefill or row.facts.full else USUAL)
+    async with Gate("127.0.0.1", prefill.assembled.kv_port, *row.holds) as gate:
+        heard = await ask(decode, gate.address, "r", sampling)
         if row.leaves:
-            heard.on_pages = lambda byte_count: decode.node.decode.cancel("r")
-        await eventually(lambda: at_row(row, prefill, decode), f"{row.decode}, {row.prefill}", WITHIN_S)
+            await eventually(lambda: where(pair) == tuple([state] for state in row.leaves), f"{row.leaves}", WITHIN_S)
+            decode.node.decode.cancel("r")
+        if row.decode is D.ENDED:
+            await heard.until(lambda heard: heard.over, WITHIN_S)
+        there = lambda: (gate.halved or not row.half) and is_at(row, *where(pair))  # noqa: E731
+        await eventually(there, row.name, WITHIN_S)
         gate.cut()
         if not row.leaves:
             await heard.until(lambda heard: heard.over, WITHIN_S)
     for worker in pair:
         await eventually(worker.is_empty, f"{worker.settings.worker} holds nothing", WITHIN_S)
-    await the_end_is_clean(row, heard, prefill, decode)
+        arrange(worker.node, worker.engine, USUAL)
+    await the_end_is_clean(row, sampling, heard, prefill, decode)
 
 
-async def the_end_is_clean(row, heard, prefill, decode):
+async def the_end_is_clean(row, sampling, heard, prefill, decode):
     """The same tokens or one failure; and both serve again."""
-    for worker, names in ((prefill.node.prefill, [row.deaf]), (decode.engine, ["reserve"])):
-        for name in names:
-            worker.__dict__.pop(name, None)
-    again = await ask(decode, ("127.0.0.1", prefill.assembled.kv_port), "again")
-    wanted = await alone(prefill, "alone", PROMPT, GREEDY)
+    again = await ask(decode, ("127.0.0.1", prefill.assembled.kv_port), "again", sampling)
+    wanted = await alone(prefill, "alone", PROMPT, sampling)
     for one in (again, wanted):
         await one.until(lambda one: one.over, WITHIN_S)
     assert again.ids == wanted.ids
-    if row.leaves:
-        assert heard.failure is None
-    elif row.decode is None:
+    assert heard.ids == wanted.ids[: len(heard.ids)]
+    if row.prefill_dies is Client.SERVED:
         assert heard.ids == wanted.ids
+    elif row.prefill_dies is Client.LEFT:
+        assert heard.failure is None
     else:
         assert heard.failure.code == "closed"
-        assert heard.ids == wanted.ids[: len(heard.ids)]
+        assert len(heard.ids) == (row.prefill_dies is Client.BROKEN)
 
 
-def test_the_table_has_every_state_that_lasts():
-    """`cut` lasts only for backends whose fence is a key, `leaving` only while pages wait: the model has those."""
-    rows = [param.values[0] for param in STATES]
-    assert {row.decode for row in rows} == {None, *D} - {D.CUT, D.COMMITTED, D.ENDED}
-    assert {row.prefill for row in rows} == {None, *P} - {P.LEAVING, P.ENDED}
+@pytest.mark.parametrize("backend", NAMES)
+def test_each_state_of_either_side_has_a_row_on_each_backend_or_a_reason(backend):
+    here = [row for name, row in rows_of(backend)]
+    assert {row.decode for row in here} | {s for s, name in PASSED if name == backend} == set(D)
+    assert {row.prefill for row in here} == {None, *P}
 
 
-def test_the_reference_page_has_each_row():
-    page = (Path(__file__).parents[3] / "docs/reference/transfer.md").read_text()
-    table = page.split("## Whoever dies")[1].split("\n\n")[0]
-    assert [line.split("|")[1].strip() for line in table.splitlines()[3:]] == [param.id for param in STATES]
+def test_no_row_is_there_twice():
+    assert len({row.name for row in ROWS}) == len(ROWS)

@@ -23,8 +23,8 @@ from tandem_worker.transfer.wire import (
     frame_head,
 )
 from workers.tests.prompts import token_ids
+from workers.tests.transfer.forged import HandMade, forge, identity_of
 from workers.tests.transfer.kit import KEY, Heard, alone, eventually, pull, running, write_model
-from workers.tests.transfer.test_pair import HandMade, forge, identity_of
 
 GREEDY = Sampling(max_tokens=4, ignore_eos=True)
 FLAT_MIB = 48  # a body over the cap would be 256; what a run of Python costs is a few

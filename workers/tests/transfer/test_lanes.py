@@ -8,8 +8,7 @@ import pytest
 from tandem_worker.transfer.backends import NAMES, PACKAGES, check_backend
 from tandem_worker.transfer.base import BackendError, LaneError
 from tandem_worker.transfer.wire import Span, WireError
-from workers.tests.transfer.kit import alone, eventually, pull, running, write_model
-from workers.tests.transfer.test_pair import GREEDY, backends_of, prompt
+from workers.tests.transfer.kit import GREEDY, alone, backends_of, eventually, prompt, pull, running, write_model
 
 BESIDE = [name for name in NAMES if name != "tcp"]
 READ_BY_LIBRARY = ["nixl", "mooncake"]

@@ -14,7 +14,8 @@ from hypothesis.stateful import precondition, rule
 
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.wire import Chunk, Commit
-from workers.tests.transfer.test_sides_machine import Machine, Pages, Wire
+from workers.tests.transfer.sides_machine import Machine
+from workers.tests.transfer.sides_world import Pages, Wire
 
 OTHERS = b"another prompt's"
 

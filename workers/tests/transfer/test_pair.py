@@ -1,38 +1,21 @@
 """Two real engines, real sockets, one process: the pair's tokens are one worker's tokens, and every page comes back."""
 
-import asyncio
 import socket
-import struct
-from dataclasses import replace
 
 import pytest
 
 from tandem_worker.engine import Sampling, Shortage
-from tandem_worker.transfer.handshake import Handshake, Side
 from tandem_worker.transfer.peers import PeerError, parse_address
-from tandem_worker.transfer.ticket import State
-from tandem_worker.transfer.wire import (
-    HEAD,
-    AskTicket,
-    Cancel,
-    Chunk,
-    Commit,
-    First,
-    Generation,
-    Prefill,
-    Quiet,
-    SamplingFields,
-    Span,
-    Taken,
-    TicketGranted,
-    decode,
-    encode,
-    frame_head,
+from workers.tests.transfer.kit import (
+    GREEDY,
+    alone,
+    eventually,
+    prompt,
+    pull,
+    running,
+    value_of,
+    write_model,
 )
-from workers.tests.prompts import token_ids
-from workers.tests.transfer.kit import Heard, alone, eventually, pull, running, write_model
-
-GREEDY = Sampling(max_tokens=12, ignore_eos=True)
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +27,6 @@ def model(tmp_path_factory):
 async def pair(model):
     async with running(model, "p0") as prefill, running(model, "d0") as decode:
         yield prefill, decode
-
-
-def prompt(label, count):
-    return token_ids(label, count, 256)
 
 
 async def test_a_pair_says_what_one_worker_says(pair, model):
@@ -190,24 +169,6 @@ async def test_connections_end_together(wide_pair, which):
     assert again.failure is None
 
 
-async def test_nobody_joins_a_connection_that_is_not_there(pair):
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    hand = HandMade(reader, writer)
-    handshake = Handshake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64), bytes(32))
-    assert (await hand.talk(handshake)).peer
-    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-        await hand.read()
-    writer.close()
-
-
-def backends_of(worker):
-    """Backend → 1 or 0, as /metrics has it."""
-    lines = worker.service.metrics.exposition().decode().splitlines()
-    found = [line.split('"') for line in lines if line.startswith("tandem_transfer_backend_info{")]
-    return {parts[1]: float(parts[2].removeprefix("} ")) for parts in found}
-
-
 async def test_what_need_not_travel_and_how_fast_the_rest_does_is_counted(pair):
     prefill, decode = pair
     for request in ("first", "again"):
@@ -219,11 +180,6 @@ async def test_what_need_not_travel_and_how_fast_the_rest_does_is_counted(pair):
     for rate in (1e9, 2e9):
         metrics.bandwidth(rate)
     assert value_of(prefill, "tandem_transfer_bandwidth_bytes_per_second") == 2e9
-
-
-def value_of(worker, name):
-    lines = worker.service.metrics.exposition().decode().splitlines()
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
 async def test_no_room_means_later_not_never(model):
@@ -272,247 +228,3 @@ async def test_nobody_at_the_address(pair):
 def test_only_addresses_are_addresses(text):
     with pytest.raises(ValueError, match=r"ip:port|valid port"):
         parse_address(text)
-
-
-class HandMade:
-    """A prefill worker's or a decode worker's end, driven frame by frame."""
-
-    def __init__(self, reader, writer):
-        self._reader, self._writer = reader, writer
-
-    async def send(self, message, body=b""):
-        self._writer.write(frame_head(encode(message), len(body)) + body)
-        await self._writer.drain()
-
-    async def read(self):
-        async with asyncio.timeout(30):
-            while True:
-                header, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
-                raw = await self._reader.readexactly(header)
-                await self._reader.readexactly(body)
-                if type(message := decode(raw)).__name__ not in {"Ping", "Taken", "Probe"}:
-                    return message, raw
-
-    async def shake(self, side, identity, key):
-        return await self.talk(Handshake(side, identity, key))
-
-    async def talk(self, handshake):
-        for message in handshake.start().send:
-            await self.send(message)
-        while True:
-            step = handshake.receive(*await self.read())
-            for message in step.send:
-                await self.send(message)
-            if step.peer or step.refused:
-                return step
-
-    def close(self):
-        self._writer.close()
-
-
-def identity_of(worker):
-    from tandem_worker.transfer.handshake import Identity
-
-    info, settings = worker.engine.info, worker.settings
-    return Identity(settings.served_name, info.config_hash, settings.dtype, settings.page_tokens, info.layers,
-                    info.kv_heads, info.head_dim, "hand-made", 99, backend=settings.backend)  # fmt: skip
-
-
-async def forge(decode):
-    """A hand-made prefill worker that `decode` is connected to: (its end, the link, the server to close)."""
-    ends = asyncio.Queue()
-    server = await asyncio.start_server(lambda r, w: ends.put_nowait(HandMade(r, w)), "127.0.0.1", 0)
-    link = asyncio.create_task(decode.node.peers.get(server.sockets[0].getsockname()))
-    forged = await ends.get()
-    assert (await forged.shake(Side.ANSWERER, identity_of(decode), bytes.fromhex("7" * 64))).peer
-    return forged, await link, server
-
-
-async def test_a_first_token_that_is_the_last_closes_the_ticket(pair):
-    _, decode = pair
-    forged, link, server = await forge(decode)
-    heard = Heard()
-    decode.node.decode.ask(link, "r", prompt("only one", 10), GREEDY, heard)
-    await forged.read()
-    await forged.send(AskTicket(request="r", pages=3))
-    ticket, _ = await forged.read()
-    await forged.send(First(generation=ticket.generation, token=9, logprob=-1.0, finish="stop"))
-    assert (await forged.read())[0] == Cancel(request="r")
-    assert (heard.ids, heard.failure) == ([9], None)
-    assert decode.engine.stats().quarantined_pages == 3
-    await forged.send(Quiet(request="r"))
-    await eventually(decode.is_empty, "the writer's word frees the pages")
-    forged.close()
-    server.close()
-
-
-async def test_stale_generations_and_foreign_tickets_change_nothing(pair, model):
-    """A forged prefill worker that speaks of generations which are not its own is not heard."""
-    prefill, decode = pair
-    page_bytes = decode.node.decode._transfer.page_bytes
-    forged, _, server = await forge(decode)
-
-    heard = await pull(decode, prefill, "real", prompt("stale", 300), Sampling(max_tokens=60, ignore_eos=True))
-    await heard.until(lambda heard: heard.granted is not None)
-    ticket = decode.node.decode._by_request["real"].ticket.generation
-    for generation in (ticket, Generation(ticket.incarnation, 10**6), Generation(1, ticket.counter)):
-        await forged.send(First(generation=generation, token=1, logprob=0.0))
-        await forged.send(Chunk(generation=generation, first_page=0, pages=1), bytes(page_bytes))
-        await forged.send(Commit(generation=generation, pages=75))
-    await eventually(lambda: decode.node.decode.stale >= 9, "nine stale messages")
-    await heard.until(lambda heard: heard.over)
-    wanted = await alone(prefill, "alone", prompt("stale", 300), Sampling(max_tokens=60, ignore_eos=True))
-    await wanted.until(lambda heard: heard.over)
-    assert heard.ids == wanted.ids
-    forged.close()
-    server.close()
-
-
-async def test_pages_outside_of_the_ticket_end_the_connection(pair):
-    _, decode = pair
-    page_bytes = decode.node.decode._transfer.page_bytes
-    forged, link, server = await forge(decode)
-    heard = Heard()
-    decode.node.decode.ask(link, "r", prompt("outside", 10), GREEDY, heard)
-    asked, _ = await forged.read()
-    assert isinstance(asked, Prefill)
-    await forged.send(AskTicket(request="r", pages=3))
-    ticket, _ = await forged.read()
-    assert isinstance(ticket, TicketGranted)
-    await forged.send(Chunk(generation=ticket.generation, first_page=2, pages=2), bytes(2 * page_bytes))
-    await heard.until(lambda heard: heard.failure is not None)
-    assert "outside" in heard.failure.reason
-    await eventually(decode.is_empty, "the decode worker holds nothing")
-    server.close()
-
-
-async def test_prefills_of_a_wrong_size(pair):
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    hand = HandMade(reader, writer)
-    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
-    too_long = struct.pack("<600i", *[5] * 600)
-    await hand.send(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), too_long)
-    answer, _ = await hand.read()
-    assert (answer.request, answer.code) == ("r", "too_long")
-    await hand.send(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), b"odd")
-    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-        await hand.read()
-    assert prefill.is_empty()
-
-
-@pytest.mark.parametrize(
-    ("message", "body_bytes"),
-    [
-        pytest.param(
-            Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0),
-            2**24 + 4,
-            id="prompt over the cap",
-        ),
-        pytest.param(Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), 0, id="no prompt"),
-        pytest.param(Cancel(request="r"), 4, id="a body where none belongs"),
-        pytest.param(Chunk(generation=Generation(1, 1), first_page=0, pages=1), 4, id="a page of four bytes"),
-        pytest.param(
-            Chunk(generation=Generation(1, 1), first_page=0, pages=1366), 1366 * 3072, id="longer than a frame"
-        ),
-        pytest.param(
-            Chunk(generation=Generation(1, 1), first_page=0, pages=1, at=(Span(0, 3071),)), 0, id="a page less a byte"
-        ),
-        pytest.param(
-            Chunk(generation=Generation(1, 1), first_page=0, pages=1, at=(Span(0, 3072),)), 3072, id="here and there"
-        ),
-    ],
-)
-async def test_a_body_is_judged_by_its_header_before_it_comes(pair, message, body_bytes):
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    hand = HandMade(reader, writer)
-    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
-    (link,) = prefill.node._listening._links
-    header = encode(message)
-    writer.write(HEAD.pack(len(header), body_bytes) + header)  # and not one byte of the body
-    await eventually(lambda: not link.alive, "the connection ends")
-    assert f"with a body of {body_bytes} B" in link._reason
-
-
-async def test_nobody_takes_what_was_not_sent(pair):
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    hand = HandMade(reader, writer)
-    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
-    (link,) = prefill.node._listening._links
-    await hand.send(Taken(generation=Generation(1, 1), first_page=0, size=1000))
-    await eventually(lambda: not link.alive, "the connection ends")
-    assert "are not under way" in link._reason
-
-
-async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):
-    """It pings and reads, so it is not silent; its pages would be under way for ever."""
-    monkeypatch.setattr("tandem_worker.transfer.link.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("tandem_worker.transfer.link.TAKEN_S", 0.2)
-    monkeypatch.setattr("tandem_worker.transfer.link.SILENT_PINGS", 10**6)
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    hand = HandMade(reader, writer)
-    assert (await hand.shake(Side.OPENER, identity_of(prefill), bytes.fromhex("7" * 64))).peer
-    (link,) = prefill.node._listening._links
-    await hand.send(
-        Prefill(request="r", sampling=SamplingFields(max_tokens=4), have_pages=0), struct.pack("<9i", *[5] * 9)
-    )
-    await hand.read()
-    await hand.send(TicketGranted(request="r", generation=Generation(1, 1), first_page=0, lease_ms=1))
-    await eventually(lambda: not link.alive, "the connection ends")
-    assert "no page was taken" in link._reason
-    await eventually(prefill.is_empty, "the prefill worker holds nothing")
-
-
-async def test_a_stranger_cannot_make_the_worker_allocate(pair):
-    prefill, _ = pair
-    reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
-    writer.write(HEAD.pack(60_000, 0))
-    async with asyncio.timeout(30):
-        assert await reader.read() == b""
-    writer.close()
-
-
-async def test_an_old_lease_is_over_when_nothing_comes(model):
-    """The decode worker's own clock ends a promise whose writer lives but says nothing."""
-    async with running(model, "d0") as decode:
-        decode.node.decode._lease_s = 0.3
-        silent, link, server = await forge(decode)
-        heard = Heard()
-        decode.node.decode.ask(link, "r", prompt("silent", 10), GREEDY, heard)
-        await silent.read()
-        await silent.send(AskTicket(request="r", pages=3))
-        await heard.until(lambda heard: heard.failure is not None)
-        assert heard.failure.code == "timeout"
-        assert decode.node.decode.count(State.QUARANTINED) == 1
-        assert decode.engine.stats().quarantined_pages == 3
-        silent.close()
-        await eventually(decode.is_empty, "the connection's end is the fence")
-        server.close()
-
-
-@pytest.mark.parametrize("bound", ["time", "pages"])
-async def test_a_writer_that_lives_but_never_says_that_it_stopped_is_cut_off(model, bound, caplog):
-    async with running(model, "d0") as decode:
-        mute, link, server = await forge(decode)
-        heard = Heard()
-        decode.node.decode.ask(link, "r", prompt("mute", 10), GREEDY, heard)
-        await mute.read()
-        await mute.send(AskTicket(request="r", pages=3))
-        await mute.read()
-        decode.node.decode.cancel("r")
-        assert decode.engine.stats().quarantined_pages == 3
-        assert link.alive
-        if bound == "time":
-            held = decode.node.decode._by_request["r"]
-            held.ticket = replace(held.ticket, ends_at=0.0)
-        else:
-            decode.node.decode._quarantine_pages = 2
-        await eventually(decode.is_empty, "its connection's end is the fence")
-        assert not link.alive
-        assert value_of(decode, "tandem_transfer_cut_off_total") == 1
-        assert "closed for good" in caplog.text
-        mute.close()
-        server.close()

@@ -11,8 +11,8 @@ from tandem_worker.transfer.handshake import Side
 from tandem_worker.transfer.probe import ANSWER_S, PROBE_BYTES, Prober
 from tandem_worker.transfer.rate import LEAST_BYTES, WEIGHT, Rate
 from tandem_worker.transfer.wire import Probe, Probed, WireError, encode, frame_head
+from workers.tests.transfer.forged import HandMade, forge, identity_of
 from workers.tests.transfer.kit import eventually, pull, running, write_model
-from workers.tests.transfer.test_pair import HandMade, forge, identity_of
 
 GREEDY = Sampling(max_tokens=4, ignore_eos=True)
 BANDWIDTH = "tandem_transfer_bandwidth_bytes_per_second"

@@ -16,7 +16,7 @@ from tandem_worker.engine import Sampling
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.engine.test_parallel import TIE, children, first_difference, is_alive
 from workers.tests.transfer.kit import alone, eventually, pull, running, start_process, write_model
-from workers.tests.transfer.test_kills import DECODE, PREFILL, free_ports
+from workers.tests.transfer.world import DECODE, PREFILL, free_ports
 
 DEGREES = (1, 2, 4)
 NUMBERS = itertools.count(1)  # in front of each prompt: one that is cached would be served by the decode worker alone

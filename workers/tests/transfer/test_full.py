@@ -1,0 +1,67 @@
+"""Memory or threads for a transfer are used up: a clean refusal, or a way that is said to be in use."""
+
+import asyncio
+import resource
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from workers.tests.transfer.ends import BESIDE
+from workers.tests.transfer.kit import (
+    GREEDY,
+    alone,
+    backends_of,
+    eventually,
+    prompt,
+    pull,
+    running,
+    start_process,
+    write_model,
+)
+from workers.tests.transfer.world import PREFILL, free_ports
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
+
+
+class NoThread(threading.Thread):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("backend", BESIDE)
+async def test_without_threads_to_read_with_pages_travel_over_tcp_and_that_is_said(model, backend, monkeypatch, caplog):
+    async with running(model, "p0", backend=backend) as prefill, running(model, "d0", backend=backend) as decode:
+        monkeypatch.setattr("tandem_worker.transfer.ends.threading", SimpleNamespace(Thread=NoThread))
+        heard = await pull(decode, prefill, "r", prompt("full", 100), GREEDY)
+        wanted = await alone(prefill, "a", prompt("full", 100), GREEDY)
+        for one in (heard, wanted):
+            await one.until(lambda one: one.over)
+        assert heard.ids == wanted.ids
+        for worker in (prefill, decode):
+            assert backends_of(worker) == {"tcp": 1}
+            await eventually(worker.is_empty, "nothing is held")
+        assert "pages travel over tcp: there is no thread to read with" in caplog.text
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_pages_have_no_memory_file_does_not_start(model, tmp_path):
+    """RLIMIT_FSIZE bounds memory files, too: as a full /dev/shm would."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    flags = ("--transfer-backend", "shm", "--transfer-dir", str(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        worker = start_process(model, "p0", PREFILL, free_ports(PREFILL), tmp_path / "log", *flags)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        assert await asyncio.to_thread(worker.process.wait, 120) == 2
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+    (line,) = [line for line in worker.log.read_text().splitlines() if line.startswith("tandem-worker: ")]
+    assert "no memory file of" in line
+    assert "File too large; use another backend" in line
