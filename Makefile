@@ -12,7 +12,8 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster model system lock clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine
+  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
+  bench-engine-serving bench-quality
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -38,6 +39,7 @@ check: env  ## lint, types, arrows, generated files
 	$(PY) -m tandem_operator.api.crd --check
 	$(PY) -m tandem_worker.transfer.page --check
 	$(PY) -m e2e.goldens --check
+	$(PY) -m e2e.tables.transfer_kills --check
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd
@@ -45,6 +47,7 @@ crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m e2e.goldens
 	$(PY) -m e2e.tables.fields
 	$(PY) -m e2e.tables.faults
+	$(PY) -m e2e.tables.transfer_kills
 
 bench-simulator: env  ## simulated requests per CPU second, beside two peers' (DATA=folder, ARGS="--splitwise DIR --dynosim PYTHON")
 	$(PY) -m e2e.bench.simulator --data $(DATA) $(ARGS)
@@ -78,6 +81,12 @@ bench-transfer: env model  ## how fast pages move between two workers, beside th
 
 bench-engine: env model  ## tokens a second beside transformers; and two more engines (ARGS="--peers build/peers", --docs)
 	$(PY) -m e2e.bench.engine $(ARGS)
+
+bench-engine-serving: env model  ## a long prompt beside running streams, scheduling, start to ready (ARGS=--docs writes the page)
+	$(PY) -m e2e.bench.engine_serving $(ARGS)
+
+bench-quality: env model  ## what 8-bit weights and KV cost in quality (ARGS=--docs writes the page)
+	$(PY) -m e2e.bench.quality $(ARGS)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
