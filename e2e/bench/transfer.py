@@ -34,9 +34,9 @@ from tandem_worker.transfer.backends import NAMES, make_backend
 from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.frames import Frames
 from tandem_worker.transfer.handshake import Identity, new_incarnation
-from tandem_worker.transfer.link import Terms
 from tandem_worker.transfer.nixl import leave
 from tandem_worker.transfer.peers import Listening, Peers
+from tandem_worker.transfer.terms import Terms
 from tandem_worker.transfer.wire import Chunk, Commit, Generation, Prefill, SamplingFields
 
 if TYPE_CHECKING:

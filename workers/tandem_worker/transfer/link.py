@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from tandem_worker.transfer.base import Fence
-from tandem_worker.transfer.handshake import Handshake, Identity, RefusedError, Side
+from tandem_worker.transfer.bodies import FRAME_BESIDE_BYTES, has_its_body
+from tandem_worker.transfer.handshake import Handshake, RefusedError, Side
 from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import WINDOW_BYTES, Item, Outbox
@@ -30,7 +30,6 @@ from tandem_worker.transfer.wire import (
     Lend,
     Message,
     Ping,
-    Prefill,
     Probe,
     Probed,
     Taken,
@@ -41,29 +40,15 @@ from tandem_worker.transfer.wire import (
 
 if TYPE_CHECKING:
     from tandem_worker.engine.lending import Loan
-    from tandem_worker.transfer.base import Backend, Meter, Owner
+    from tandem_worker.transfer.base import Owner
+    from tandem_worker.transfer.terms import Terms
 
 PING_EVERY_S: Final = 1.0
 SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
 TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken, the peer is ended
 HANDSHAKE_S: Final = 5.0
-PROMPT_BYTES: Final = 16 * 1024 * 1024  # four million tokens; what a context holds the engine says, politely
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
-FRAME_BESIDE_BYTES: Final = 16 * 1024 * 1024  # of pages that lie beside the connection: nothing waits behind them
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What both sides of every connection of this worker share."""
-
-    identity: Identity
-    key: bytes
-    page_bytes: int
-    frame_bytes: int
-    backend: Backend
-    meter: Meter
-    connections: int = 1  # to each peer; more than one where a single stream does not fill the network
 
 
 class Link(asyncio.BufferedProtocol):
@@ -304,16 +289,10 @@ class Link(asyncio.BufferedProtocol):
 
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
-        if isinstance(message, Chunk):
-            size = message.pages * self._terms.page_bytes
-            most = self._terms.frame_bytes if not message.at else FRAME_BESIDE_BYTES + self._terms.page_bytes
-            fits = size <= most and (body_bytes, message.size_beside) in ((size, 0), (0, size))
-        elif isinstance(message, Prefill):
-            fits = body_bytes % 4 == 0 and 0 < body_bytes <= PROMPT_BYTES
-        elif isinstance(message, Probe):
+        if isinstance(message, Probe):
             fits = self._side is Side.OPENER and self._joins is None and self._prober.admits(body_bytes)
         else:
-            fits = body_bytes == 0
+            fits = has_its_body(message, body_bytes, self._terms.page_bytes, self._terms.frame_bytes)
         if not fits or (self._handshake is not None and body_bytes):
             raise WireError(f"{type(message).__name__} with a body of {body_bytes} B")
 

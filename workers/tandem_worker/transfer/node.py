@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.decode_side import DecodeSide
-from tandem_worker.transfer.link import Terms
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.terms import Terms
 from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.handshake import RefusedError, Side
-from tandem_worker.transfer.link import HANDSHAKE_S, Link, Terms
+from tandem_worker.transfer.link import HANDSHAKE_S, Link
+from tandem_worker.transfer.terms import Terms
 
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Owner
