@@ -1,11 +1,13 @@
-"""The API server in trouble, on the real one: away, back with its history compacted, refusing, full; a node that is
-gone, an API that is not served. Serving goes on, nothing is restarted, and what was asked for is carried out after.
+"""The API server in trouble, on the real one: away, back with its history compacted, rejecting, refusing, full; a node that
+is gone, an API that is not served. Serving goes on, nothing is restarted, and what was asked for is carried out after.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,6 +64,53 @@ def test_what_changed_while_nobody_watched_and_history_was_compacted_is_seen(
     until("the budget is back", lambda: kube.find("poddisruptionbudget", "smollm2-role-decode", NAMESPACE), 120)
     until("the label is back", lambda: label_of(kube, "poddisruptionbudget", "smollm2-router") == "smollm2", 120)
     follows_an_edit(kube, 60)
+
+
+@contextlib.contextmanager
+def few_seats(kube: Kube, response: dict[str, Any]) -> Iterator[None]:
+    """The API server gives the operator's account none of its seats, and this response to what finds no place."""
+    limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0}
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "clusterScope": True, "namespaces": ["*"]}
+    account = {"name": "tandem-operator", "namespace": SYSTEM}
+    rule = {"subjects": [{"kind": "ServiceAccount", "serviceAccount": account}], "resourceRules": [everything]}
+    level = {"type": "Limited", "limited": limited | {"limitResponse": response}}
+    schema = {
+        "matchingPrecedence": 2,  # 1 is the exempt schema's
+        "priorityLevelConfiguration": {"name": "few-seats"},
+        "distinguisherMethod": {"type": "ByUser"},
+        "rules": [rule],
+    }
+    try:
+        for kind, spec in (("PriorityLevelConfiguration", level), ("FlowSchema", schema)):
+            about = {"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind, "metadata": {"name": "few-seats"}}
+            kube.apply(yaml.safe_dump(about | {"spec": spec}))
+        yield
+    finally:
+        kube.run("delete", "flowschema,prioritylevelconfiguration", "few-seats", "--ignore-not-found")
+
+
+TINY_QUEUE = {"type": "Queue", "queuing": {"queues": 1, "handSize": 1, "queueLengthLimit": 1}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param({"type": "Reject"}, id="every request is rejected"),
+        pytest.param(TINY_QUEUE, id="a queue of one, and nobody serves it"),
+    ],
+)
+def test_priority_and_fairness_rejects(kube: Kube, smollm2: dict, response: dict[str, Any]) -> None:
+    before, generation, known = of_workers(kube), generation_of(kube, "smollm2-router"), rejected(kube)
+    with few_seats(kube, response):
+        until("the API server rejects the operator", lambda: rejected(kube) > known, 120)
+        known = rejected(kube)
+        edit(kube)
+        until("it does so again", lambda: rejected(kube) > known, 120)
+        assert generation_of(kube, "smollm2-router") == generation
+        assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
+    until("the edit is carried out", lambda: generation_of(kube, "smollm2-router") > generation, BACK_S)
+    assert of_workers(kube) == before
 
 
 @pytest.mark.slow
@@ -204,3 +253,10 @@ def follows_an_edit(kube: Kube, seconds: float) -> None:
 def label_of(kube: Kube, kind: str, name: str) -> str:
     found = kube.find(kind, name, NAMESPACE) or {"metadata": {}}
     return str(found["metadata"].get("labels", {}).get("tandem.dev/resource", ""))
+
+
+def rejected(kube: Kube) -> float:
+    """Requests of the operator's that the API server has rejected."""
+    lines = kube.run("get", "--raw", "/metrics").splitlines()
+    name = "apiserver_flowcontrol_rejected_requests_total{"
+    return sum(float(x.split()[-1]) for x in lines if x.startswith(name) and 'flow_schema="few-seats"' in x)
