@@ -1,5 +1,6 @@
-"""The API server in trouble, on the real one: away, back with its history compacted, rejecting, refusing, full; a node that
-is gone, an API that is not served. Serving goes on, nothing is restarted, and what was asked for is carried out after.
+"""The API server in trouble, on the real one: away, back with its history compacted, rejecting, refusing, full; a node
+that is gone, an API that is not served. Serving goes on, nothing is restarted, and what was asked for is carried out
+after.
 """
 
 from __future__ import annotations
