@@ -42,6 +42,8 @@ async def joined(prefill, decode):
     link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
     await eventually(lambda: link.backend == decode.settings.backend, "they agree on how pages travel")
     (far,) = [one for one in prefill.node._listening._links if one.alive and one.peer.worker == decode.settings.worker]
+    # The other end hears of it later, and then sets its window.
+    await eventually(lambda: far.backend == decode.settings.backend, "the other end knows it too")
     return far, Slow(link)
 
 
@@ -60,7 +62,7 @@ async def test_a_slow_decode_worker_slows_its_own_transfers_alone(model, backend
         running(model, "quick", backend=backend) as quick,
     ):
         far, kept = await joined(prefill, slow)
-        far._outbox._window = 1  # one frame at a time
+        far._outbox.window = 1  # one frame at a time
         stuck = await pull(slow, prefill, "stuck", prompt("stuck", LONG), GREEDY)
         await eventually(lambda: len(kept.kept) == 1, "one frame is under way")
         for number in range(3):
@@ -78,7 +80,7 @@ async def test_a_slow_decode_worker_slows_its_own_transfers_alone(model, backend
 async def test_a_short_transfer_takes_turns_with_a_long_one(model, backend):
     async with running(model, "p0", backend=backend) as prefill, running(model, "d0", backend=backend) as decode:
         far, kept = await joined(prefill, decode)
-        far._outbox._window = 1
+        far._outbox.window = 1
         long = await pull(decode, prefill, "long", prompt("long", LONG), GREEDY)
         await eventually(lambda: far._outbox.waiting >= 13 * CHUNK_BYTES, "the long one waits")
         short = await pull(decode, prefill, "short", prompt("short", SHORT), GREEDY)
