@@ -20,7 +20,9 @@ def smollm2(tandem: Cluster) -> dict:
     return wait_settled(tandem.kube, "smollm2", seconds=180)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def router_url(tandem: Cluster, smollm2: dict) -> Iterator[str]:
+    """A way to the router of now: other tests have it replaced, and a port-forward ends with its pod."""
+    wait_settled(tandem.kube, "smollm2", seconds=180)
     with forwarded(tandem, NAMESPACE, "smollm2-router", 8000) as url:
         yield url
