@@ -59,7 +59,9 @@ def worker_names():
     """The worker's collectors need a loaded model; their names are read where they are made."""
     text = (Path(__file__).parents[2] / "workers/tandem_worker/metrics.py").read_text(encoding="utf-8")
     names = set(re.findall(r'"(tandem_\w+)"', text))
-    histograms = {f"{name}_{part}" for name in names if name.endswith("_seconds") for part in ("bucket", "sum", "count")}
+    histograms = {
+        f"{name}_{part}" for name in names if name.endswith("_seconds") for part in ("bucket", "sum", "count")
+    }
     return names | {f"{name}_total" for name in names} | histograms
 
 
