@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.edges.quantile import Quantile, quantile
 from tandem_operator.plan.facts import SIZES, Answer, ModelShape, Role, RoleUse, Slo, Verdict, Window
+from tandem_operator.plan.queueing import dispersion, variation
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,7 +72,7 @@ def _variation(facts: Facts, seconds: int) -> float | None:
     count, total, squares = (facts.number(name) for name in ("prompts", "prompt_tokens", "prompt_squares"))
     if count is None or not total or squares is None or count * seconds < FEWEST_PROMPTS:
         return None
-    return max(0.0, squares * count / total**2 - 1.0)
+    return variation(count, total, squares)
 
 
 def _dispersion(facts: Facts, seconds: int) -> float | None:
@@ -87,8 +88,7 @@ def _dispersion(facts: Facts, seconds: int) -> float | None:
     bins, each = seconds / bin_s, rate * bin_s / routers
     if bins < FEWEST_BINS or rate * seconds < FEWEST_ARRIVALS:
         return None
-    seen = max(squares * bin_s / routers - each * each, 0.0) * bins / (bins - 1) / each
-    return max(1.0 + routers * (seen - 1.0), 0.0)
+    return max(1.0 + routers * (dispersion(each, squares * bin_s / routers, bins) - 1.0), 0.0)
 
 
 def _attainment(facts: Facts) -> float | None:

@@ -46,33 +46,44 @@ def judge_slo(seen: Observed, now: datetime, decision: Decision | None = None) -
     return verdict
 
 
+# Every other reason is a no.
+ANSWERS = {"NoTraffic": Answer.UNKNOWN, "NoSamples": Answer.UNKNOWN, "WithinTargets": Answer.YES}
+
+
 def judge_window(history: Sequence[Window], slo: Slo) -> Verdict:
     """The newest window against the targets; no traffic and no samples are unknown, never a pass."""
+    reason, seen = reason_of(history, slo), history[-1]
+    words = {
+        "NoTraffic": f"no request arrived in {seen.seconds} s",
+        "ArrivalsOutrunCompletions": falls_behind(history),
+        "NoSamples": "requests arrive, but none has a TTFT yet",
+    }
+    return Verdict(answer_of(reason), reason, words.get(reason) or latency_words(seen, slo))
+
+
+def answer_of(reason: str) -> Answer:
+    """What a reason of `judge_window` answers."""
+    return ANSWERS.get(reason, Answer.NO)
+
+
+def reason_of(history: Sequence[Window], slo: Slo) -> str:
+    """Why the newest window passes, fails or says nothing, without the words.
+
+    By attainment where it is known (it counts requests that miss either target), else by the percentiles.
+    """
     seen = history[-1]
     if is_idle(seen):
-        return Verdict(Answer.UNKNOWN, "NoTraffic", f"no request arrived in {seen.seconds} s")
-    if behind := falls_behind(history):
-        return Verdict(Answer.NO, "ArrivalsOutrunCompletions", behind)
+        return "NoTraffic"
+    if falls_behind(history):
+        return "ArrivalsOutrunCompletions"
     if seen.attainment is None and seen.ttft_ms is None:
-        return Verdict(Answer.UNKNOWN, "NoSamples", "requests arrive, but none has a TTFT yet")
-    words, slow = latency_words(seen, slo), too_slow(seen, slo)
-    if in_time(seen, slo):
-        return Verdict(Answer.YES, "WithinTargets", words)
-    reasons = {0: "AttainmentBelowTarget", 1: f"{slow[0]}AboveTarget" if slow else "", 2: "BothAboveTargets"}
-    return Verdict(Answer.NO, reasons[len(slow)], words)
-
-
-def is_missed(history: Sequence[Window], slo: Slo) -> bool:
-    """Does `judge_window` say no? Without its words, which are not read of a hundred windows."""
-    seen = history[-1]
-    if is_idle(seen):
-        return False
-    return bool(falls_behind(history)) or not ((seen.attainment is None and seen.ttft_ms is None) or in_time(seen, slo))
-
-
-def in_time(seen: Window, slo: Slo) -> bool:
-    """By attainment where it is known (it counts requests that miss either target), else by the percentiles."""
-    return not too_slow(seen, slo) if seen.attainment is None else seen.attainment * 100 >= slo.percentile
+        return "NoSamples"
+    slow = too_slow(seen, slo)
+    if not slow if seen.attainment is None else seen.attainment * 100 >= slo.percentile:
+        return "WithinTargets"
+    if len(slow) == 1:
+        return f"{slow[0]}AboveTarget"
+    return "BothAboveTargets" if slow else "AttainmentBelowTarget"
 
 
 def too_slow(seen: Window, slo: Slo) -> list[str]:
@@ -151,7 +162,7 @@ def breach(history: Sequence[Window], slo: Slo, interval_s: int | None = None) -
     if verdict is None or verdict.answer is not Answer.NO:
         return None
     windows = 1
-    while windows < len(history) and is_missed(history[:-windows], slo):
+    while windows < len(history) and answer_of(reason_of(history[:-windows], slo)) is Answer.NO:
         windows += 1
     return Breach(windows, (history[-1].at - history[-windows].at).total_seconds(), verdict)
 

@@ -95,6 +95,16 @@ def length_atoms(cv2: float | None) -> Atoms:
     return tuple(((high - low) / (b - a), b - a) for a, b, low, high in slices)
 
 
+def dispersion(each: float, squares: float, bins: float) -> float:
+    """Index of dispersion of counts: unbiased variance over mean, of so many bins with this mean and mean square."""
+    return max(squares - each * each, 0.0) * bins / (bins - 1) / each
+
+
+def variation(count: float, total: float, squares: float) -> float:
+    """Squared coefficient of variation of so many values (or so many a second), from their sums."""
+    return max(squares * count / total**2 - 1.0, 0.0)
+
+
 def peakedness(cv2: float) -> float:
     """Variance over mean of the number in service for arrivals of this variability: (1 + Ca²)/2 with exponential
     stays (heavy-traffic peakedness, Whitt 1984); fixed stays give up to Ca².

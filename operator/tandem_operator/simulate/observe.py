@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tandem_operator.plan import queueing
 from tandem_operator.plan.facts import Role, RoleUse, Slo, Window
 from tandem_operator.simulate.counters import Counters
 from tandem_operator.simulate.quantile import percentile
@@ -97,8 +98,7 @@ def dispersion(old: Scrape, new: Scrape, bin_s: float) -> float | None:
     bins, arrived = (new.at - old.at) / bin_s, new.arrived - old.arrived
     if bins < 2 or not arrived:
         return None
-    each = arrived / bins
-    return max((new.bunches - old.bunches) / bins - each * each, 0.0) * bins / (bins - 1) / each
+    return queueing.dispersion(arrived / bins, (new.bunches - old.bunches) / bins, bins)
 
 
 def variation(old: Scrape, new: Scrape) -> float | None:
@@ -106,7 +106,7 @@ def variation(old: Scrape, new: Scrape) -> float | None:
     count, total = new.finished - old.finished, new.prompt_tokens - old.prompt_tokens
     if count < 2:
         return None
-    return max((new.prompt_squares - old.prompt_squares) * count / total**2 - 1.0, 0.0)
+    return queueing.variation(count, total, new.prompt_squares - old.prompt_squares)
 
 
 def mean(total: int, count: int) -> float | None:

@@ -16,7 +16,7 @@ from tests.templates.test_children import BODY, OWNER, container
 
 HUB = {"source": "hf://owner/name", "revision": "1605565"}
 DIGEST = f"sha256:{'0a' * 32}"
-IMAGE = {"source": f"oci://registry.example.com:5000/models/llama@{DIGEST}"}
+IMAGE = {"source": f"oci://images.example:5000/models/llama@{DIGEST}"}
 CLAIM = {"cache": {"persistentVolumeClaim": "models"}}
 TOKEN = {"authSecretRef": {"name": "hub-token"}}
 QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -109,7 +109,7 @@ def test_every_engine_serves_the_pinned_revision(engine, words):
 def test_an_image_of_weights_is_a_volume_by_its_digest(path):
     made = pod(spec(source=IMAGE["source"] + path))["spec"]
     (volume,) = [v for v in made["volumes"] if v["name"] == "model"]
-    reference = f"registry.example.com:5000/models/llama@{DIGEST}"
+    reference = f"images.example:5000/models/llama@{DIGEST}"
     assert volume["image"] == {"reference": reference, "pullPolicy": "IfNotPresent"}
 
 

@@ -1,10 +1,11 @@
-"""A test run that has loaded NIXL ends without unloading it, with the exit code that it would have had."""
+"""The tests' workers; and a run that has loaded NIXL ends without unloading it, with its own exit code."""
 
 import sys
 
 import pytest
 
 from tandem_worker.transfer.nixl import leave
+from workers.tests.transfer.kit import running, write_model
 from workers.tests.transfer.nursery import Nursery
 from workers.tests.transfer.world import World
 
@@ -19,6 +20,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if ENDS and "nixl._bindings" in sys.modules:
         leave(ENDS[-1])
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
+
+
+@pytest.fixture
+async def pair(model):
+    """A prefill and a decode worker, in this process."""
+    async with running(model, "p0") as prefill, running(model, "d0") as decode:
+        yield prefill, decode
 
 
 @pytest.fixture(scope="session")

@@ -211,6 +211,9 @@ class Machine(RuleBasedStateMachine):
         for request in list(self.ears):
             self.decode.cancel(request)
         self.settle()
+        self.nothing_is_left()
+
+    def nothing_is_left(self):
         assert not self.pages.owner, "pages were leaked"
         assert not self.prefill.active
         assert not self.computer.sinks

@@ -12,7 +12,7 @@ from workers.tests.prompts import token_ids
 from workers.tests.transfer.arranged import USUAL, arrange, states
 from workers.tests.transfer.ends import PASSED, ROWS, Client, D, P, is_at, rows_of
 from workers.tests.transfer.gate import Gate
-from workers.tests.transfer.kit import Heard, alone, eventually, running, write_model
+from workers.tests.transfer.kit import Heard, alone, eventually, running
 
 SHORT, LONG = (Sampling(max_tokens=count, ignore_eos=True) for count in (12, 150))
 PROMPT = token_ids("ends", 150, 256)
@@ -23,11 +23,6 @@ CASES = [
                  marks=[] if name == "tcp" or row.name in SOON else pytest.mark.slow)
     for name, row in rows_of(*NAMES) if not row.stopped
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
 
 
 @pytest.fixture

@@ -8,15 +8,10 @@ from tandem_worker.transfer.backends import NAMES
 from tandem_worker.transfer.outbox import WINDOW_BYTES
 from tandem_worker.transfer.push import IN_FLIGHT, IN_FLIGHT_AT_MOST
 from tandem_worker.transfer.wire import Taken
-from workers.tests.transfer.kit import GREEDY, alone, eventually, prompt, pull, running, write_model
+from workers.tests.transfer.kit import GREEDY, alone, eventually, prompt, pull, running
 
 CHUNK_BYTES = 8 * 3072  # 32 tokens, 8 pages: one frame
 LONG, SHORT = 480, 60  # tokens: 15 frames, and 2
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
 
 
 class Slow:
@@ -35,6 +30,12 @@ class Slow:
 
     def let(self):
         self._send(self.kept.popleft())
+
+    async def let_all(self, over):
+        while not over():
+            await eventually(lambda: self.kept or over(), "the next frame")
+            if self.kept:
+                self.let()
 
 
 async def joined(prefill, decode):
@@ -69,10 +70,7 @@ async def test_a_slow_decode_worker_slows_its_own_transfers_alone(model, backend
             ids = prompt(f"quick{number}", LONG)
             await same_as_alone(quick, await pull(quick, prefill, f"q{number}", ids, GREEDY), ids)
         assert (far._outbox.flying, stuck.over) == (CHUNK_BYTES, False)
-        while not stuck.over:
-            await eventually(lambda: kept.kept or stuck.over, "the next frame")
-            if kept.kept:
-                kept.let()
+        await kept.let_all(lambda: stuck.over)
         await same_as_alone(slow, stuck, prompt("stuck", LONG))
 
 
@@ -93,10 +91,7 @@ async def test_a_short_transfer_takes_turns_with_a_long_one(model, backend):
             await eventually(lambda: kept.kept, "the next frame has come")
         assert let <= 2 * 2  # each of its two frames behind one of the other's
         assert long.bytes <= 3 * CHUNK_BYTES
-        while not (short.over and long.over):
-            await eventually(lambda: kept.kept or (short.over and long.over), "the rest")
-            if kept.kept:
-                kept.let()
+        await kept.let_all(lambda: short.over and long.over)
         await same_as_alone(prefill, long, prompt("long", LONG))
 
 

@@ -35,19 +35,7 @@ from workers.tests.transfer.kit import (
     pull,
     running,
     value_of,
-    write_model,
 )
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
-
-
-@pytest.fixture
-async def pair(model):
-    async with running(model, "p0") as prefill, running(model, "d0") as decode:
-        yield prefill, decode
 
 
 async def test_nobody_joins_a_connection_that_is_not_there(pair):

@@ -17,14 +17,8 @@ from workers.tests.transfer.kit import (
     pull,
     running,
     start_process,
-    write_model,
 )
 from workers.tests.transfer.world import PREFILL, free_ports
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
 
 
 class NoThread(threading.Thread):

@@ -24,17 +24,12 @@ from tandem_worker.transfer.wire import (
 )
 from workers.tests.prompts import token_ids
 from workers.tests.transfer.forged import HandMade, forge, identity_of
-from workers.tests.transfer.kit import KEY, Heard, alone, eventually, pull, running, write_model
+from workers.tests.transfer.kit import KEY, Heard, alone, eventually, pull, running
 
 GREEDY = Sampling(max_tokens=4, ignore_eos=True)
 FLAT_MIB = 48  # a body over the cap would be 256; what a run of Python costs is a few
 WITHIN_S = 30.0
 HUGE = (2**63 - 1, 2**64 - 1, 2**31 - 1, 2**31, -1, 0, 1)
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
 
 
 @pytest.fixture(params=["tcp", "shm"])

@@ -8,15 +8,10 @@ import pytest
 from tandem_worker.transfer.backends import NAMES, PACKAGES, check_backend
 from tandem_worker.transfer.base import BackendError, LaneError
 from tandem_worker.transfer.wire import Span, WireError
-from workers.tests.transfer.kit import GREEDY, alone, backends_of, eventually, prompt, pull, running, write_model
+from workers.tests.transfer.kit import GREEDY, alone, backends_of, eventually, prompt, pull, running
 
 BESIDE = [name for name in NAMES if name != "tcp"]
 READ_BY_LIBRARY = ["nixl", "mooncake"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
 
 
 @pytest.fixture

@@ -14,19 +14,7 @@ from workers.tests.transfer.kit import (
     pull,
     running,
     value_of,
-    write_model,
 )
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny")
-
-
-@pytest.fixture
-async def pair(model):
-    async with running(model, "p0") as prefill, running(model, "d0") as decode:
-        yield prefill, decode
 
 
 async def test_a_pair_says_what_one_worker_says(pair, model):

@@ -12,7 +12,7 @@ from tandem_worker.transfer.probe import ANSWER_S, PROBE_BYTES, Prober
 from tandem_worker.transfer.rate import LEAST_BYTES, WEIGHT, Rate
 from tandem_worker.transfer.wire import Probe, Probed, WireError, encode, frame_head
 from workers.tests.transfer.forged import HandMade, forge, identity_of
-from workers.tests.transfer.kit import eventually, pull, running, write_model
+from workers.tests.transfer.kit import eventually, pull, running
 
 GREEDY = Sampling(max_tokens=4, ignore_eos=True)
 BANDWIDTH = "tandem_transfer_bandwidth_bytes_per_second"
@@ -22,11 +22,6 @@ def value_of(worker, name):
     """A series' value; None: there is no such series."""
     lines = worker.service.metrics.exposition().decode().splitlines()
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), None)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def answer(rate, seconds):

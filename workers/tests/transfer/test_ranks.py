@@ -15,7 +15,7 @@ import pytest
 from tandem_worker.engine import Sampling
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.engine.test_parallel import TIE, children, first_difference, is_alive
-from workers.tests.transfer.kit import alone, eventually, pull, running, start_process, write_model
+from workers.tests.transfer.kit import alone, eventually, pull, running, start_process
 from workers.tests.transfer.world import DECODE, PREFILL, free_ports
 
 DEGREES = (1, 2, 4)
@@ -23,11 +23,6 @@ NUMBERS = itertools.count(1)  # in front of each prompt: one that is cached woul
 WITHIN_S = 60.0
 TEXT = "Over wide plains and high hills go trains, slow and long, and they carry people. " * 4
 GREEDY = Sampling(max_tokens=16, top_logprobs=2, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])

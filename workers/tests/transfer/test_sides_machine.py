@@ -16,12 +16,7 @@ class MessageMachine(Machine):
 
     fence = Fence.MESSAGE
 
-    def teardown(self):
-        if not hasattr(self, "decode"):
-            return
-        for request in list(self.ears):
-            self.decode.cancel(request)
-        self.settle()
+    def nothing_is_left(self):
         # What is left is quarantined, never free and never anybody's.
         assert set(self.pages.owner.values()) == set(self.pages.quarantined)
         assert not self.pages.reserved
