@@ -27,7 +27,7 @@ down:  ## end what `make demo KEEP=1` left up
 
 test: env system cluster model  ## the tests (15 minutes at most)
 	cd e2e/cluster && CGO_ENABLED=0 go test -vet=off -ldflags "-s -w" ./internal/...
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow" -n 2 --dist loadgroup
 
 test-full: env system cluster model  ## everything, the slow ones too; writes build/test-full.json
 	$(PY) -m e2e.full

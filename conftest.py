@@ -22,10 +22,14 @@ settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one cluster run in one process, and so does each file: what they share is set up once."""
     for item in items:
+        group = item.nodeid.partition("::")[0]
         if "tandem" in getattr(item, "fixturenames", ()):
+            group = "cluster"
             item.add_marker("cluster")
             item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

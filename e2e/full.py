@@ -12,7 +12,7 @@ from e2e.harness.kube import REPO
 
 STEPS = {
     "cluster": ["bash", "-c", "cd e2e/cluster && CGO_ENABLED=0 go test -vet=off ./internal/... && ./smoke.sh"],
-    "python": [sys.executable, "-m", "pytest", "-q", "--durations=10"],
+    "python": [sys.executable, "-m", "pytest", "-q", "--durations=10", "-n", "2", "--dist", "loadgroup"],
 }
 
 

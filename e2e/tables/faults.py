@@ -90,16 +90,16 @@ def page(faults: Sequence[Healed], killed: Sequence[tuple[Story, list[tuple[str,
     deaths = [(s.name, str(len(ends)), "the same" if not any(ends) else "DIFFERS") for s, ends in killed]
     real = [(path, name) for path in SUITES for name in names_of(path)]
     return (
-        f"# What happens when something is wrong\\n\\n<!-- Made by `{COMMAND}`: every row is run. -->\\n\\n"
+        f"# What happens when something is wrong\n\n<!-- Made by `{COMMAND}`: every row is run. -->\n\n"
         "The end: children, status and what the planner is told, once the fault is over, beside a resource that had "
-        "none. After it two idle passes write\\nnothing.\\n\\n"
-        f"{table(('fault', 'a pass meanwhile', 'the resource meanwhile', 'the end'), rows)}\\n\\n"
-        "## The operator is killed after each write\\n\\nOne run for each number of writes, the process started "
-        "anew.\\n\\n"
-        f"{table(('story', 'kills', 'the end'), deaths)}\\n\\n## On a real control plane\\n\\n"
-        "Run by these tests on the one-machine cluster.\\n\\n"
-        f"{table(('file', 'what is shown'), real)}\\n"
-    ).replace("\\n", "\n")
+        "none. After it two idle passes write\nnothing.\n\n"
+        f"{table(('fault', 'a pass meanwhile', 'the resource meanwhile', 'the end'), rows)}\n\n"
+        "## The operator is killed after each write\n\nOne run for each number of writes, the process started "
+        "anew.\n\n"
+        f"{table(('story', 'kills', 'the end'), deaths)}\n\n## On a real control plane\n\n"
+        "Run by these tests on the one-machine cluster.\n\n"
+        f"{table(('file', 'what is shown'), real)}\n"
+    )
 
 
 def names_of(path: str) -> list[str]:
