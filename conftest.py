@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,11 @@ DIRECTORY = REPO / "build/e2e"
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+def pytest_configure() -> None:
+    """Processes of a parallel run export a width, which a console made at import would keep for good."""
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
