@@ -85,7 +85,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
     settings = world.settings
     settle_s = SETTLE_S if settings.namespace else 0.0
     leader = Leader(world.kube, settings.lease_namespace, settings.pod_name, settle_s=settle_s)
-    if not settings.lease_namespace:
+    if not settings.elect:
         leader.elected.set()
     await first_sync(world)
     runner = await serve(
@@ -104,7 +104,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
     ]
     # Whoever waits watches on, so that it begins with all it needs.
     parts: list[Coroutine[Any, Any, Any]] = [watch(world, stop), resync(world), *map(leader.after_election, led)]
-    if settings.lease_namespace:
+    if settings.elect:
         parts.append(leader.run())
     tasks = [asyncio.create_task(part) for part in parts]
     stopped = asyncio.create_task(stop.wait())
@@ -118,7 +118,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
-        if settings.lease_namespace:
+        if settings.elect:
             await leader.release()
         await runner.cleanup()
 

@@ -15,6 +15,8 @@ from tandem_operator.templates.rdma_nodes import POLICIES, Functions, Sharing
 
 PREFIX = "TANDEM_"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+# Of the cluster-wide operators' Lease: one place, wherever they are installed, so that there is never a second Lease.
+WIDE_LEASE_NAMESPACE = "kube-system"
 LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 
@@ -54,7 +56,7 @@ class Settings(BaseModel):
     template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     fleet_gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # that all resources share; 0: no shared budget
-    lease_namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # of the Lease; '': no election
+    elect: bool = True  # work only while holding the Lease; false: a single process outside the cluster
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     rdma_node_pools: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # nodes whose RDMA cards are shared
@@ -82,6 +84,18 @@ class Settings(BaseModel):
         if unknown := sorted(set(filter(None, text.split(","))) - set(ALLOWABLE)):
             raise ValueError(f"{', '.join(unknown)} is not one of {', '.join(ALLOWABLE)}")
         return text
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_not_the_leases(cls, name: str) -> str:
+        if name == WIDE_LEASE_NAMESPACE:
+            raise ValueError(f"{name} holds the cluster-wide operators' Lease: one of its own would keep them waiting")
+        return name
+
+    @property
+    def lease_namespace(self) -> str:
+        """Where the Lease is: operators of one scope meet there."""
+        return self.namespace or WIDE_LEASE_NAMESPACE
 
     @property
     def labels_of_monitors(self) -> dict[str, str]:
