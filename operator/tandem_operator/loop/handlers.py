@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHILDREN = (*MADE, "Pod")
 WATCHED = (RESOURCE, *CHILDREN)
 # Kopf keeps an object's last event for as long as it waits for the next one: of thousands that a list brings, too.
-EVENT_KEPT_S = 0.5
+EVENT_KEPT_S = 0.1
 SETTLE_S = 1.0  # a pool's pods come one by one, and a pass over all of them says as much as one over each
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
 
