@@ -94,10 +94,12 @@ async def run(world: World, stop: asyncio.Event) -> None:
     led: list[Coroutine[Any, Any, None]] = [
         watch_budget(world),
         prepare_nodes(world),
-        watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
+        watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark_routine),
+        # Half of the workers wait for what somebody asked for: all passes share one event loop with the watches, and
+        # looks at hundreds of resources at once would leave little of it.
         *(
-            work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)
-            for _ in range(settings.reconcile_workers)
+            work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S, routine=number % 2 == 0)
+            for number in range(settings.reconcile_workers)
         ),
     ]
     # Whoever waits watches on, so that it begins with all it needs.
@@ -144,7 +146,8 @@ async def start(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(world_of(settings, Kube(connect())), stop)
+    async with await connect() as client:
+        await run(world_of(settings, Kube(client)), stop)
 
 
 def main() -> int:
