@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.bounds import target_of
-from tandem_operator.plan.candidates import has_both
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_metrics
+from tandem_operator.plan.shared import size_colocated
 from tandem_operator.plan.stuck import is_stuck, serving_roles
 from tandem_operator.plan.study import served_as
 
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
     from tandem_operator.plan.bounds import Guard
     from tandem_operator.plan.facts import Observed
-
-
-def hold_when_colocated(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001
-    """Workers of a Both pool do both roles: there is no ratio to choose."""
-    if not has_both(seen.limits):
-        return None
-    return hold(seen, "ColocatedPools", "a pool has role Both: its workers do both roles, and no ratio is chosen")
 
 
 def hold_when_blind(seen: Observed, now: datetime) -> Decision | None:
@@ -72,8 +65,8 @@ def hold(seen: Observed, reason: str, message: str) -> Decision:
 
 
 GUARDS: tuple[Guard, ...] = (
-    hold_when_colocated,  # no ratio to choose
     hold_when_blind,  # unknown metrics never shrink a pool
     hold_after_gap,  # the first rates after an outage are of partial data
+    size_colocated,  # no ratio, only a number: decided there
     finish_open_move,  # one move at a time, but not for ever
 )
