@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.candidates import has_both
 from tandem_operator.plan.facts import Action, Decision, Verdict
 from tandem_operator.plan.search import Bar, Region
 from tandem_operator.plan.study import CLEARLY, LESS_OVERLOAD, reach, study
@@ -75,7 +74,7 @@ def is_worth_it(now: Option, option: Option) -> bool:
 
 def meanwhile(seen: Observed, now: datetime, waiting: Decision) -> Decision:
     """While a move is open or its metrics are young: more replicas if the target falls short, else wait."""
-    if waiting.reason not in WAITS or has_both(seen.limits):
+    if waiting.reason not in WAITS:
         return waiting
     case = study(seen, now)
     if isinstance(case, Verdict):

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.bounds import target_of
+from tandem_operator.plan.candidates import has_both
 from tandem_operator.plan.facts import Action, Answer, Decision
 from tandem_operator.plan.judge import contiguous, judge_metrics
-from tandem_operator.plan.shared import size_colocated
 from tandem_operator.plan.stuck import is_stuck, serving_roles
 from tandem_operator.plan.study import served_as
 
@@ -39,7 +39,8 @@ def finish_open_move(seen: Observed, now: datetime) -> Decision | None:
     """One move at a time: the target's workers serve before the next is chosen, or the deadline passes."""
     target = target_of(seen)
     prefill, decode = serving_roles(seen)
-    if (prefill, decode) == (target.prefill, target.decode) or is_stuck(seen, now):
+    done = (prefill, decode) == (target.prefill, target.decode)
+    if done or has_both(seen.limits) or is_stuck(seen, now):  # a number without roles is judged apart (shared)
         return None
     words = f"serving: prefill {prefill} of {target.prefill}, decode {decode} of {target.decode}"
     return hold(seen, "MoveOpen", words)
@@ -67,6 +68,5 @@ def hold(seen: Observed, reason: str, message: str) -> Decision:
 GUARDS: tuple[Guard, ...] = (
     hold_when_blind,  # unknown metrics never shrink a pool
     hold_after_gap,  # the first rates after an outage are of partial data
-    size_colocated,  # no ratio, only a number: decided there
     finish_open_move,  # one move at a time, but not for ever
 )

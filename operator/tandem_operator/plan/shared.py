@@ -18,6 +18,7 @@ from tandem_operator.plan.bounds import target_of
 from tandem_operator.plan.candidates import clamp, has_both
 from tandem_operator.plan.colocated import CHUNKS
 from tandem_operator.plan.facts import Action, Decision, Prediction, Role, Target
+from tandem_operator.plan.guards import hold
 from tandem_operator.plan.judge import breach, contiguous, judge_window
 from tandem_operator.plan.kinds import Kind
 from tandem_operator.plan.modes import load_words, traffic_of
@@ -81,7 +82,7 @@ def size_colocated(seen: Observed, now: datetime) -> Decision | None:
         return waiting
     case = case_of(seen, now)
     if case is None:
-        return kept(seen, "ModelUnknown", "no worker has told the model's shape (tandem_model_info) yet")
+        return hold(seen, "ModelUnknown", "no worker has told the model's shape (tandem_model_info) yet")
     missed = breach(seen.history, seen.limits.slo, seen.limits.interval_s)
     return grown(case, missed) if missed is not None else shrunk(case)
 
@@ -89,14 +90,14 @@ def size_colocated(seen: Observed, now: datetime) -> Decision | None:
 def not_yet(seen: Observed, now: datetime) -> Decision | None:
     """Why nothing can be said of this plan now: its workers do not serve, or the window began before it."""
     if len({(pool.device, pool.gpus, pool.role) for pool in seen.limits.pools}) > 1:
-        return kept(seen, "ColocatedPools", "workers of role Both on unlike hardware: how many of each is not chosen")
+        return hold(seen, "ColocatedPools", "workers of role Both on unlike hardware: how many of each is not chosen")
     age = (now - seen.decided_at).total_seconds() if seen.decided_at else None
     wanted, ready = sum(target_of(seen).pools.values()), len(serving(seen))
     if ready < wanted and (age is None or age < deadline_s(seen.limits)):
-        return kept(seen, "MoveOpen", f"serving: {ready} of {wanted} workers")
+        return hold(seen, "MoveOpen", f"serving: {ready} of {wanted} workers")
     seconds = max(seen.history[-1].seconds, 2 * seen.limits.interval_s)
     if age is not None and age < seconds:
-        return kept(seen, "Cooldown", f"the target changed {age:.0f} s ago; a window takes {seconds} s to fill")
+        return hold(seen, "Cooldown", f"the target changed {age:.0f} s ago; a window takes {seconds} s to fill")
     return None
 
 
@@ -117,7 +118,7 @@ def grown(case: Case, missed: Breach) -> Decision:
     """In a breach that is no chance: what the forecast asks for under the newest load, and one more at least."""
     limits, words = case.seen.limits, missed.verdict.message
     if missed.windows < BREACH_WINDOWS or missed.seconds < limits.steadiness.up_window_s:
-        return kept(case.seen, "BreachNotConfirmed", f"{words}; {missed.windows} windows, {missed.seconds:.0f} s")
+        return hold(case.seen, "BreachNotConfirmed", f"{words}; {missed.windows} windows, {missed.seconds:.0f} s")
     load = traffic_of(case.seen.history[-missed.windows :])
     factor = measured(case)
     need = None if load is None else needed(case.sizer(load, factor))
@@ -125,7 +126,7 @@ def grown(case: Case, missed: Breach) -> Decision:
     wanted = most if need is None else min(max(need, case.size + 1), most)
     target = with_workers(case.seen, wanted)
     if target is None or sum(target.pools.values()) <= case.size:
-        return kept(case.seen, "Infeasible", f"{words}; pools, budget and behavior allow no worker more")
+        return hold(case.seen, "Infeasible", f"{words}; pools, budget and behavior allow no worker more")
     reason = "TargetsMissed" if need is not None and need <= sum(target.pools.values()) else "BoundedStep"
     return moved(case, reason, target, words, load, factor)
 
@@ -136,7 +137,7 @@ def shrunk(case: Case) -> Decision:
     verdict = judge_window(seen.history, limits.slo)
     recent = covering(seen, case.now)
     if recent is None or not is_calm(recent, limits.slo):
-        return kept(seen, verdict.reason, verdict.message)
+        return hold(seen, verdict.reason, verdict.message)
     load, factor = traffic_of(recent), measured(case) * factor_of(1)
     idle = not any(window.arrival_rate for window in recent)
     need = 0 if idle else None if load is None else needed(case.sizer(load, factor))
@@ -144,7 +145,7 @@ def shrunk(case: Case) -> Decision:
     target = with_workers(seen, min(wanted, case.size))
     if target is None or sum(target.pools.values()) >= case.size:
         told = "" if need is None else f"; {max(need, 1)} workers would do, one standard deviation dearer"
-        return kept(seen, verdict.reason, f"{verdict.message}{told}")
+        return hold(seen, verdict.reason, f"{verdict.message}{told}")
     words = f"both targets were met in all {len(recent)} windows of {limits.steadiness.down_window_s} s"
     return moved(case, "SlackConfirmed", target, words, load, factor)
 
@@ -217,8 +218,3 @@ def prediction(sizer: Sizer, workers: int) -> Prediction:
     group = Group(sizer.question.kinds[0], workers)
     best = max((sizer.shared(group, chunk).forecast for chunk in sizer.question.chunks), key=lambda f: f.attainment)
     return best.prediction()
-
-
-def kept(seen: Observed, reason: str, message: str) -> Decision:
-    """The number stays."""
-    return Decision(Action.HOLD, reason, message, target_of(seen))
