@@ -88,7 +88,8 @@ class Link(asyncio.BufferedProtocol):
         self._find = find
         self._turn = 0
         self._others: list[Link] = []  # further connections to the same peer, for pages alone
-        self._paused = False
+        self.paused = False  # more than enough waits in the kernel's and the transport's buffers
+        self._gone = False
         self._silent = 0
         self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
@@ -134,11 +135,6 @@ class Link(asyncio.BufferedProtocol):
         return Fence.CONNECTION if self._lanes.lane is None else self._lanes.lane.fence
 
     @property
-    def paused(self) -> bool:
-        """Does more than enough wait in the kernel's and the transport's buffers?"""
-        return self._paused
-
-    @property
     def transport(self) -> asyncio.Transport | None:
         """What bytes are written to."""
         return self._transport
@@ -172,6 +168,12 @@ class Link(asyncio.BufferedProtocol):
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.close()
+
+    @property
+    def over(self) -> bool:
+        """Is the connection gone, and does nothing come in beside it any more?"""
+        connected = self._transport is not None and not self._gone
+        return not connected and not (self._lanes.lane and self._lanes.lane.flying)
 
     def abort(self, reason: str) -> None:
         """End the connection at once."""
@@ -209,6 +211,7 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._gone = True
         reason = self._reason or (str(exc) if exc else "the peer closed the connection")
         if self._timer is not None:
             self._timer.cancel()
@@ -224,10 +227,10 @@ class Link(asyncio.BufferedProtocol):
             self._lanes.when_idle(lambda: self._owner.on_closed(self, reason))  # its key can only now be ended
 
     def pause_writing(self) -> None:  # noqa: D102
-        self._paused = True
+        self.paused = True
 
     def resume_writing(self) -> None:  # noqa: D102
-        self._paused = False
+        self.paused = False
         self._pump()
         if self._joins is not None:
             self._joins.resume_pages()
@@ -242,7 +245,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        while not self._paused and self._urgent:
+        while not self.paused and self._urgent:
             head, body = self._urgent.popleft()
             self._write(transport, head, (body,) if len(body) else ())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:

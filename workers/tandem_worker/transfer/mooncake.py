@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, cut, start_of
 from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.wire import Lend, Span
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
+# The library moves the pieces of a read beside one another, and one piece slowly; its queue refuses a few thousand.
+PIECE_BYTES: Final = 2**20
+PIECES_AT_ONCE: Final = 512
 
 
 def make_engine(host: str) -> Any:
@@ -68,11 +71,13 @@ class Reader(ReaderEnd):
         return self._fetchers.add(moves)
 
     def _read(self, moves: list[Move]) -> str:
-        here = [target for _, target, _ in moves]
-        there = [self._start + at for at, _, _ in moves]
-        sizes = [size for _, _, size in moves]
-        failed = self._engine.batch_transfer_sync_read(self._peer, here, there, sizes)
-        return f"a read of pages failed: the transfer engine says {failed}" if failed else ""
+        pieces = list(cut(moves, PIECE_BYTES))
+        for first in range(0, len(pieces), PIECES_AT_ONCE):
+            there, here, sizes = zip(*pieces[first : first + PIECES_AT_ONCE], strict=True)
+            places = [self._start + at for at in there]
+            if failed := self._engine.batch_transfer_sync_read(self._peer, list(here), places, list(sizes)):
+                return f"a read of pages failed: the transfer engine says {failed}"
+        return ""
 
     def revoke(self) -> bool:
         """No read that has begun can be given up. True: none is under way."""
