@@ -103,6 +103,7 @@ def operator(kubeconfig: Path, namespace: str, prometheus: str, log: Path) -> It
     settings = {
         "TANDEM_PROMETHEUS_URL": prometheus,
         "TANDEM_NAMESPACE": namespace,
+        "TANDEM_ELECT": "false",
         "TANDEM_LISTEN_HOST": "127.0.0.1",
         "TANDEM_LISTEN_PORT": str(port),
     }

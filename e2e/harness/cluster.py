@@ -11,6 +11,7 @@ from pathlib import Path
 from e2e.harness.kube import REPO, Kube
 
 BINARY = REPO / "build/bin/cluster"
+OLDEST = REPO / "build/bin/cluster-1.35"  # the same on the oldest Kubernetes that is supported
 CONFIG = REPO / "e2e/cluster/local.yaml"
 
 
@@ -20,12 +21,13 @@ class Cluster:
 
     kube: Kube
     directory: Path | None
+    binary: Path = BINARY
 
     def command(self, *args: str, seconds: float = 120) -> str:
         """Run a command of the one-machine cluster on this cluster."""
         if self.directory is None:
             raise RuntimeError(f"cluster {args[0]} is for the one-machine cluster; KUBECONFIG names another")
-        return _binary(*args, "--dir", str(self.directory), seconds=seconds)
+        return _run(self.binary, *args, "--dir", str(self.directory), seconds=seconds)
 
     def down(self) -> None:
         """End the one-machine cluster; a cluster of KUBECONFIG stays."""
@@ -33,14 +35,13 @@ class Cluster:
             self.command("down")
 
 
-def up(directory: Path, port: int = 16443, config: Path = CONFIG) -> Cluster:
+def up(directory: Path, port: int = 16443, config: Path = CONFIG, binary: Path = BINARY) -> Cluster:
     """Start the one-machine cluster (seconds), or take the one that KUBECONFIG names."""
     if given := os.environ.get("KUBECONFIG"):
         return Cluster(Kube(Path(given)), None)
-    _binary(
-        "up", "--dir", str(directory), "--config", str(config), "--port", str(port), "--root", str(REPO), seconds=180
-    )
-    return Cluster(Kube(directory / "kubeconfig"), directory)
+    options = {"--dir": directory, "--config": config, "--port": port, "--root": REPO}
+    _run(binary, "up", *(str(word) for option in options.items() for word in option), seconds=180)
+    return Cluster(Kube(directory / "kubeconfig"), directory, binary)
 
 
 def found(directory: Path) -> Cluster:
@@ -66,9 +67,9 @@ def leftovers(directory: Path) -> list[str]:
     return left
 
 
-def _binary(*args: str, seconds: float) -> str:
+def _run(binary: Path, *args: str, seconds: float) -> str:
     done = subprocess.run(
-        [str(BINARY), *args],
+        [str(binary), *args],
         capture_output=True,
         text=True,
         timeout=seconds,

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from e2e.harness.cluster import BINARY, Cluster
+from e2e.harness.cluster import Cluster
 from e2e.harness.waiting import until
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def start_again(cluster: Cluster, part: str) -> None:
     os.kill(old, signal.SIGKILL)
     until(f"{part} is gone", lambda: not Path(f"/proc/{old}/cwd").exists(), 20)
     netns = Path("/run/netns", (directory / "netns").read_text().strip())
-    command = ["nsenter", f"--net={netns}", str(BINARY), "role", part, str(directory)]
+    command = ["nsenter", f"--net={netns}", str(cluster.binary), "role", part, str(directory)]
     with (directory / "logs" / f"{part}.log").open("ab") as log:
         new = subprocess.Popen(
             command,

@@ -72,7 +72,7 @@ def test_light_traffic_is_not_worth_a_split(tandem: Cluster, kube: Kube) -> None
             found = resource(kube, NAME)
             assert found is not None
             assert mode(kube) == "Colocated"
-            assert found["status"]["decision"]["reason"] in {"ModeChanged", "ColocatedPools"}
+            assert found["status"]["decision"]["target"]["pools"] == {"both": 1}
             assert "Colocated at up to" in condition(found, "ModeChosen")["message"]
             wait_settled(kube, NAME, seconds=120)
             assert ask(url, "smollm2", "And now?", tokens=4).text

@@ -21,7 +21,6 @@ from tandem_operator.api.node_labels import NODE_LABELS, NodeLabels
 
 GIB: Final = 2**30
 GIGABIT: Final = 10**9 / 8  # bytes/s
-PRODUCT_LABEL: Final = "nvidia.com/gpu.product"  # set by GPU feature discovery
 GPU: Final = "nvidia.com/gpu"
 
 
@@ -81,7 +80,8 @@ _ENTRIES: Final = (
     # 700 W; NVLink 900 GB/s in both directions together.
     Accelerator(
         "h100-sxm", _tera(half=989.5, single=67, fp8=1979, int8=1979), 80 * GIB, 3.35e12, 400 * GIGABIT, 700, 3.0,
-        products=("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-SXM5-80GB"), scale_up=450e9, domain=8, generation="hopper",
+        products=("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100", "NVIDIA-H100-SXM5-80GB"), scale_up=450e9, domain=8,
+        generation="hopper",
     ),
     # H100 PCIe, as published: 1,513 BF16, 3,026 FP8 and INT8 with sparsity; 51 FP32; 80 GB HBM2e, 2.0 TB/s; 350 W;
     # PCIe 5.0 x16 (an NVLink bridge joins two).
@@ -104,7 +104,8 @@ _ENTRIES: Final = (
     # NVLink 600 GB/s. No FP8.
     Accelerator(
         "a100-sxm-80gb", _tera(half=312, single=19.5, int8=624), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
-        products=("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM-80GB"), scale_up=300e9, domain=8, generation="ampere",
+        products=("NVIDIA-A100-SXM4-80GB", "A100-SXM4-80GB", "NVIDIA-A100-SXM-80GB"), scale_up=300e9, domain=8,
+        generation="ampere",
     ),
     # HGX B200, as published, one of eight: 4.5 PFLOPS BF16, 9 FP8 and INT8, 18 FP4 sparse; 75 FP32; 180 GB HBM3e
     # (nvidia-smi: 178 GiB), 7.7 TB/s; 1,000 W; NVLink 1.8 TB/s.

@@ -31,7 +31,7 @@ DECISION_REASONS: Final = (
     DecisionReason("Suspended", "`suspend` is true: there are no pods, and the target is kept for the return."),
     DecisionReason("Asleep", "`scaleToZero`: there are no workers, and the target is kept for the next request."),
     DecisionReason("ModeChanged", "Mode Auto: the advisor's answer is the other mode, for as long as it asks for."),
-    DecisionReason("ColocatedPools", "A pool has role Both: its workers do both jobs; there is no ratio to choose."),
+    DecisionReason("ColocatedPools", "Workers of role Both on unlike hardware: how many of each is not chosen."),
     DecisionReason("NoSamples", "There are no figures yet, or none of what has finished.", _METRICS),
     DecisionReason("StaleSamples", "The newest figures are too old to decide by.", _METRICS),
     DecisionReason("PrometheusUnreachable", "Prometheus does not answer: the target is held.", _METRICS),

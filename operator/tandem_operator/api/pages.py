@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from tandem_operator.api.catalogue import CATALOGUE, GIB, GIGABIT, PRODUCT_LABEL, Accelerator
+from tandem_operator.api.catalogue import CATALOGUE, GIB, GIGABIT, Accelerator
 from tandem_operator.api.conditions import CONDITIONS, REASONS, ConditionType
 from tandem_operator.api.constants import API_VERSION, KIND
 from tandem_operator.api.decision_reasons import DECISION_REASONS
+from tandem_operator.api.node_labels import PRODUCT_LABEL, SOURCES
 from tandem_operator.api.schema import Schema
 
 MADE = "<!-- Made by `python -m tandem_operator.api.crd`; edit the models instead. -->"
@@ -40,6 +41,13 @@ def conditions_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+SHARES: Final = (
+    "A share of a card is not the card: where GPU feature discovery adds a suffix to the product (`-SHARED` for "
+    "time-slicing and MPS, `-MIG-1g.10gb` and the like with MIG's single strategy), no entry accepts the node. One of "
+    "your own in the catalogue ConfigMap, with the share's figures, can."
+)
+
+
 def hardware_page() -> str:
     """The built-in catalogue: figures of each accelerator, and the labels by which nodes are known to have it."""
     figures = (
@@ -64,7 +72,8 @@ def hardware_page() -> str:
         _table(head, figures),
     ]
     labels = ((f"`{e.name}`", key, ", ".join(values)) for e in CATALOGUE.values() for key, values in _labels(e))
-    parts += ["## Labels", "Any of them is enough.", _table(("accelerator", "label", "values"), labels)]
+    parts += ["## Labels", "Any of them is enough.", _table(("accelerator", "label", "values"), labels), SHARES]
+    parts += ["Where they are from:", _table(("label", "source"), iter(SOURCES.items()))]
     return "\n\n".join(parts) + "\n"
 
 

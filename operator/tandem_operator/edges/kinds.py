@@ -48,6 +48,8 @@ KINDS: dict[str, Kind] = {
     "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
     "DaemonSet": Kind("apps", "v1", "daemonsets"),
     "SriovNetworkNodePolicy": Kind("sriovnetwork.openshift.io", "v1", "sriovnetworknodepolicies"),
+    "NicNodePolicy": Kind("mellanox.com", "v1alpha1", "nicnodepolicies"),  # these two are of the whole cluster
+    "NicClusterPolicy": Kind("mellanox.com", "v1alpha1", "nicclusterpolicies"),
     "Event": Kind("events.k8s.io", "v1", "events"),
 }
 

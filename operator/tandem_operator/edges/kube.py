@@ -1,14 +1,14 @@
-"""The API server. The only user of the kubernetes client; every call has a deadline and runs off the event loop."""
+"""The API server. The only user of the kubernetes client; every call has a deadline, and none blocks the event loop."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import kubernetes
-import urllib3
+import aiohttp
+from kubernetes.aio import client as kubernetes
+from kubernetes.aio import config
 
 from tandem_operator.api.constants import FIELD_MANAGER, STATUS_MANAGER
 from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
@@ -21,7 +21,7 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 TIMEOUT_S = 15.0  # one request: connect and read
 MAX_LIST = 50_000  # objects of one kind; more is refused rather than read without end
-PAGE = 250
+PAGE = 100  # a pod is 15 kB on the wire and several times that when read, and a start lists a dozen kinds at once
 # A field that the schema does not have: server-side apply answers it with 500 and these words, and no retry mends it.
 UNTYPED = "failed to create typed patch object"
 
@@ -37,21 +37,22 @@ def strip_none(value: Any) -> Any:
     return value
 
 
-def connect(context: str | None = None) -> kubernetes.client.ApiClient:
+async def connect(context: str | None = None) -> kubernetes.ApiClient:
     """A client from KUBECONFIG where it is set, else from the pod's service account (whose token it re-reads)."""
-    configuration = kubernetes.client.Configuration()
+    # Nothing is retried here, by the client's default: that is the queue's decision, with its backoff.
+    # Proxies are the kubeconfig's, as for kopf's own connections.
+    configuration = kubernetes.Configuration(client_session_kwargs={"trust_env": False})
     try:
-        kubernetes.config.load_incluster_config(client_configuration=configuration)
-    except kubernetes.config.ConfigException:
-        kubernetes.config.load_kube_config(context=context, client_configuration=configuration)
-    configuration.retries = False  # a retry is the queue's decision, with its backoff
-    return kubernetes.client.ApiClient(configuration)
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        await config.load_kube_config(context=context, client_configuration=configuration, persist_config=False)
+    return kubernetes.ApiClient(configuration)
 
 
 class Kube:
     """The API server as the loop sees it: a few verbs on plain dicts, typed errors."""
 
-    def __init__(self, client: kubernetes.client.ApiClient, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, client: kubernetes.ApiClient, timeout_s: float = TIMEOUT_S) -> None:
         self._client = client
         self._timeout_s = timeout_s
 
@@ -163,32 +164,32 @@ class Kube:
         body: Object | None = None,
         content: str = "application/json",
     ) -> Object:
-        call = asyncio.to_thread(self._call, verb, path, query or {}, body, content)
+        what = f"{verb} {path}"
         try:
-            # The thread ends by the socket's own deadline; this one is for a drip-fed answer.
-            return await asyncio.wait_for(call, self._timeout_s * 2)
+            status, text = await self._call(verb, path, query or {}, body, content)
         except TimeoutError as error:
-            raise ApiError("Timeout", f"{verb} {path}: no answer in {self._timeout_s * 2:.0f} s") from error
-
-    def _call(self, verb: str, path: str, query: dict[str, str], body: Object | None, content: str) -> Object:
-        headers = {"Accept": "application/json", "Content-Type": content}
-        request = self._client.param_serialize(
-            verb,
-            path,
-            query_params=list(query.items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        try:
-            answer = self._client.call_api(*request, _request_timeout=self._timeout_s)
-            text = (answer.read() or b"").decode()
-        except (urllib3.exceptions.HTTPError, kubernetes.client.ApiException, OSError) as error:
-            raise ApiError("Unreachable", f"{verb} {path}: {type(error).__name__}") from error
-        if not 200 <= answer.status <= 299:
-            raise error_of(answer.status, text, f"{verb} {path}?{urlencode(query)}")
+            raise ApiError("Timeout", f"{what}: no answer in {self._timeout_s:.0f} s") from error
+        except (aiohttp.ClientError, kubernetes.ApiException, OSError) as error:
+            raise ApiError("Unreachable", f"{what}: {type(error).__name__}") from error
+        if not 200 <= status <= 299:
+            raise error_of(status, text.decode(errors="replace"), f"{what}?{urlencode(query or {})}")
         answered: Object = json.loads(text) if text else {}
         return answered
+
+    async def _call(
+        self, verb: str, path: str, query: dict[str, str], body: Object | None, content: str
+    ) -> tuple[int, bytes]:
+        """One request. The client's own serialisation is left out: it looks for models in every value of the body."""
+        headers = {"Accept": "application/json", "Content-Type": content}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, verb, body)
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        # The second is for an answer that comes drop by drop.
+        deadline = aiohttp.ClientTimeout(sock_read=self._timeout_s, total=self._timeout_s * 2)
+        answer = await self._client.rest_client.request(
+            verb, url, headers=headers, body=body, _request_timeout=deadline
+        )
+        async with answer.response:
+            return answer.status, await answer.read()
 
 
 def error_of(status: int, text: str, what: str) -> ApiError:

@@ -8,14 +8,19 @@ import kopf
 
 from tandem_operator.api.constants import LABEL_MANAGED_BY, LABEL_RESOURCE, MANAGED_BY
 from tandem_operator.edges.kinds import KINDS, MADE, RESOURCE
+from tandem_operator.edges.kube import PAGE
 from tandem_operator.loop.cache import ref_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tandem_operator.loop.cache import Cache
     from tandem_operator.loop.queue import Queue
 
 CHILDREN = (*MADE, "Pod")
 WATCHED = (RESOURCE, *CHILDREN)
+# Kopf keeps an object's last event for as long as it waits for the next one: of thousands that a list brings, too.
+EVENT_KEPT_S = 0.1
 SETTLE_S = 1.0  # a pool's pods come one by one, and a pass over all of them says as much as one over each
 CHILD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_RESOURCE}"
 
@@ -63,7 +68,7 @@ def take_event(kind: str, event: dict[str, Any], cache: Cache, queue: Queue) -> 
     else:
         later = is_progress(kind, known, item)
     for ref in refs:
-        if later:
+        if later or (queue.is_running(ref) and may_be_own(kind, event["type"], known, item)):
             queue.mark_later(ref, SETTLE_S)
         else:
             queue.mark(ref)
@@ -73,15 +78,54 @@ def is_progress(kind: str, before: dict[str, Any] | None, after: dict[str, Any])
     """Is this only how far a child has come? Not where somebody asked for something: that is answered at once."""
     if kind in {RESOURCE, "Pod"}:
         return kind == "Pod"
-    generation = after["metadata"].get("generation")
-    return before is not None and generation is not None and before["metadata"].get("generation") == generation
+    return before is not None and generation_of(after) is not None and generation_of(before) == generation_of(after)
+
+
+def may_be_own(kind: str, what: str, before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
+    """Could a pass that still runs have written this? The watch is often faster than the answer to a write.
+
+    If somebody else wrote it, the pass a moment later sees to it.
+    """
+    if what == "DELETED" or after["metadata"].get("deletionTimestamp"):
+        return False
+    return kind != RESOURCE or (before is not None and generation_of(before) == generation_of(after))
+
+
+def generation_of(item: dict[str, Any]) -> int | None:
+    """How often somebody asked for something else of an object, None for kinds that do not count it."""
+    found: int | None = item["metadata"].get("generation")
+    return found
+
+
+class NothingKept(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is not typed here
+    """What kopf compares between two states of an object: nothing, since no handler here asks what changed.
+
+    Its own storages copy every object of every event three times in full, most of what an event costs.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None) -> kopf.BodyEssence:  # noqa: ARG002
+        """Nothing of the object."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:  # noqa: ARG002
+        """Nothing was stored."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is stored."""
 
 
 def settings_for(settings: kopf.OperatorSettings, namespace: str) -> None:
-    """Kopf's settings: selectors at the server, timeouts on every stream, no posting, no peering, no finalizer."""
+    """Kopf's settings: selectors and pages at the server, timeouts on every stream, no posting, no peering.
+
+    No finalizer, and nothing on the objects either.
+    """
     for kind in CHILDREN:
         place = KINDS[kind]
         settings.watching.label_selectors[place.group, place.version, place.plural] = CHILD_SELECTOR
+    settings.watching.chunk_size = PAGE
+    settings.queueing.idle_timeout = EVENT_KEPT_S
+    settings.persistence.diffbase_storage = NothingKept()
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10

@@ -85,7 +85,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
     settings = world.settings
     settle_s = SETTLE_S if settings.namespace else 0.0
     leader = Leader(world.kube, settings.lease_namespace, settings.pod_name, settle_s=settle_s)
-    if not settings.lease_namespace:
+    if not settings.elect:
         leader.elected.set()
     await first_sync(world)
     runner = await serve(
@@ -94,15 +94,17 @@ async def run(world: World, stop: asyncio.Event) -> None:
     led: list[Coroutine[Any, Any, None]] = [
         watch_budget(world),
         prepare_nodes(world),
-        watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark),
+        watch_fleet(world.fleet, lambda: subjects(world), world.queue.mark_routine),
+        # Half of the workers wait for what somebody asked for: all passes share one event loop with the watches, and
+        # looks at hundreds of resources at once would leave little of it.
         *(
-            work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S)
-            for _ in range(settings.reconcile_workers)
+            work(world.queue, lambda ref: reconcile(world, ref), PASS_DEADLINE_S, routine=number % 2 == 0)
+            for number in range(settings.reconcile_workers)
         ),
     ]
     # Whoever waits watches on, so that it begins with all it needs.
     parts: list[Coroutine[Any, Any, Any]] = [watch(world, stop), resync(world), *map(leader.after_election, led)]
-    if settings.lease_namespace:
+    if settings.elect:
         parts.append(leader.run())
     tasks = [asyncio.create_task(part) for part in parts]
     stopped = asyncio.create_task(stop.wait())
@@ -116,7 +118,7 @@ async def run(world: World, stop: asyncio.Event) -> None:
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
-        if settings.lease_namespace:
+        if settings.elect:
             await leader.release()
         await runner.cleanup()
 
@@ -144,7 +146,8 @@ async def start(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(world_of(settings, Kube(connect())), stop)
+    async with await connect() as client:
+        await run(world_of(settings, Kube(client)), stop)
 
 
 def main() -> int:

@@ -7,10 +7,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import LABEL_MANAGED_BY, MANAGED_BY
-from tandem_operator.edges.errors import ApiError
+from tandem_operator.edges.errors import ApiError, NotFoundError
 from tandem_operator.loop.carry_out import is_as_wanted
+from tandem_operator.templates import nic_policy
 from tandem_operator.templates.children import stamped
-from tandem_operator.templates.rdma_nodes import FOREIGN, NAMESPACE, Sharing, advice, manifests, places
+from tandem_operator.templates.rdma_nodes import FOREIGN, NAMESPACE, Sharing, advice, entry, manifests, places
 
 if TYPE_CHECKING:
     from tandem_operator.loop.world import World
@@ -43,6 +44,27 @@ async def prepare_once(world: World, sharing: Sharing) -> str | None:
         foreign = await world.kube.get("ConfigMap", NAMESPACE, FOREIGN)
         if foreign is not None:  # its plugin shares these cards: two would each count them
             return advice(foreign, sharing)
+    if wanted and sharing.network_operator:
+        return await by_network_operator(world, sharing, wanted)
+    return await bring_all(world, wanted)
+
+
+async def by_network_operator(world: World, sharing: Sharing, wanted: list[Object]) -> str | None:
+    """Node policies, unless the cluster policy does it already, or ought to: that one is never written."""
+    cluster = await world.kube.get(nic_policy.CLUSTER_KIND, "", nic_policy.CLUSTER_NAME)
+    patch = nic_policy.patch_of(cluster, entry(sharing), sharing.image)
+    if nic_policy.shares_already(cluster):
+        if patch is None:
+            return None
+        return f"{nic_policy.CLUSTER_KIND} shares cards, not as {sharing.resource}, and is not ours to write: {patch}"
+    try:
+        return await bring_all(world, wanted)
+    except NotFoundError:
+        return f"no {nic_policy.KIND} is served here: the network operator is missing, or too old; then: {patch}"
+
+
+async def bring_all(world: World, wanted: list[Object]) -> str | None:
+    """All objects as they are wanted; the words of the first that is somebody else's."""
     for manifest in wanted:
         if (problem := await bring(world, stamped(manifest))) is not None:
             return problem
@@ -62,12 +84,12 @@ async def bring(world: World, wanted: Object) -> str | None:
 
 async def clear(world: World, sharing: Sharing, wanted: set[tuple[str, str]]) -> None:
     """Take away what the operator made and nobody asks for any more."""
-    for kind, namespace, name in places(sharing.functions):
+    for kind, namespace, name in places(sharing):
         if (kind, name) in wanted:
             continue
         live = await world.kube.get(kind, namespace, name)
         if live is not None and is_ours(live):
-            await world.kube.delete({**live, "kind": kind})
+            await world.kube.delete({**live, "kind": kind, "metadata": {**live["metadata"], "namespace": namespace}})
             log.info("took %s %s/%s away: nobody asks for it any more", kind, namespace, name)
 
 

@@ -39,7 +39,7 @@ async def fill_cache(world: World) -> None:
         for ref in await take_kind(world, kind):
             world.queue.mark(ref)
     for ref, _ in world.cache.resources():
-        world.queue.mark(ref)
+        world.queue.mark_routine(ref)
 
 
 async def take_kind(world: World, kind: str) -> set[Ref]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from tandem_operator.templates.allowed import ALLOWABLE
@@ -15,6 +16,9 @@ from tandem_operator.templates.rdma_nodes import POLICIES, Functions, Sharing
 
 PREFIX = "TANDEM_"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+# Of the cluster-wide operators' Lease: one place, wherever they are installed, so that there is never a second Lease.
+WIDE_LEASE_NAMESPACE = "kube-system"
+TAGGED = re.compile(r"[^\s@]+/[^\s@/:]+:[^\s@/:]+")  # an image as the network operator wants it: with a tag
 LABELS = rf"^({_LABEL}(,{_LABEL})*)?$"
 
 
@@ -54,12 +58,13 @@ class Settings(BaseModel):
     template_allow: str = ""  # what a template may ask for, by comma: HostPath, HostPort, Root, Privileged, …
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # '': all namespaces
     fleet_gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # that all resources share; 0: no shared budget
-    lease_namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""  # of the Lease; '': no election
+    elect: bool = True  # work only while holding the Lease; false: a single process outside the cluster
     reconcile_workers: Annotated[int, Field(ge=1, le=64)] = 4
     monitor_labels: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # of PodMonitors and rules: a=b,c=d
     rdma_node_pools: Annotated[str, Field(pattern=LABELS, max_length=1000)] = ""  # nodes whose RDMA cards are shared
     rdma_setup: bool = False  # with no node pools: what the operator once made there is taken away
     rdma_virtual_functions: str = ""  # '': cards are shared; else JSON of VirtualFunctions
+    rdma_network_operator: bool = False  # the NVIDIA network operator runs the plugin, by node policies
     rdma_resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] = "rdma/hca_shared_devices_a"
     rdma_vendors: Annotated[str, Field(pattern=r"^[0-9a-f]{4}(,[0-9a-f]{4})*$")] = "15b3"
     rdma_plugin_image: Annotated[str, Field(min_length=1)] = "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3"
@@ -83,6 +88,18 @@ class Settings(BaseModel):
             raise ValueError(f"{', '.join(unknown)} is not one of {', '.join(ALLOWABLE)}")
         return text
 
+    @field_validator("namespace")
+    @classmethod
+    def _is_not_the_leases(cls, name: str) -> str:
+        if name == WIDE_LEASE_NAMESPACE:
+            raise ValueError(f"{name} holds the cluster-wide operators' Lease: one of its own would keep them waiting")
+        return name
+
+    @property
+    def lease_namespace(self) -> str:
+        """Where the Lease is: operators of one scope meet there."""
+        return self.namespace or WIDE_LEASE_NAMESPACE
+
     @property
     def labels_of_monitors(self) -> dict[str, str]:
         """Labels by which this cluster's Prometheus operator selects its objects."""
@@ -102,6 +119,14 @@ class Settings(BaseModel):
             VirtualFunctions.model_validate_json(text)
         return text
 
+    @model_validator(mode="after")
+    def _is_one_way(self) -> Settings:
+        if self.rdma_network_operator and self.rdma_virtual_functions:
+            raise ValueError("RDMA_NETWORK_OPERATOR shares cards, RDMA_VIRTUAL_FUNCTIONS splits them: one of both")
+        if self.rdma_network_operator and not TAGGED.fullmatch(self.rdma_plugin_image):
+            raise ValueError("RDMA_PLUGIN_IMAGE must be repository/name:tag where the network operator runs it")
+        return self
+
     @property
     def rdma_sharing(self) -> Sharing | None:
         """Which nodes' cards are prepared, and how; None where nobody asks for it, or for what is there to be taken."""
@@ -111,7 +136,8 @@ class Settings(BaseModel):
         if not pools and not self.rdma_setup:
             return None
         vendors = tuple(self.rdma_vendors.split(","))
-        return Sharing(pools, self.rdma_resource, vendors, self.rdma_plugin_image, self._functions())
+        image, by = self.rdma_plugin_image, self.rdma_network_operator
+        return Sharing(pools, self.rdma_resource, vendors, image, self._functions(), network_operator=by)
 
     def _functions(self) -> Functions | None:
         if not self.rdma_virtual_functions:
@@ -141,5 +167,6 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(given)
     except ValidationError as error:
-        problems = (f"{PREFIX}{str(found['loc'][0]).upper()}: {found['msg']}" for found in error.errors())
+        told = [(*found["loc"], "")[0] for found in error.errors()]  # no place where two variables do not fit together
+        problems = (f"{PREFIX}{str(name).upper()}: {e['msg']}" for name, e in zip(told, error.errors(), strict=True))
         raise SettingsError("; ".join(problems)) from error

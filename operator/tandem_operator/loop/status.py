@@ -47,7 +47,8 @@ MAX_ALTERNATIVES = 16
 MAX_CHANGES = 64
 LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
 AT_REST = frozenset({"Suspended", "Asleep"})
-QUOTING = frozenset({"Unschedulable", "PodsRefused"})  # reasons whose message quotes the scheduler or the API server
+# Reasons whose message quotes the scheduler or the API server, or says which pools it is about.
+QUOTING = frozenset({"Unschedulable", "PodsRefused", "PodsNotReady", "WithinBounds"})
 NUMBERS = re.compile(r"[0-9]+")
 
 
@@ -61,19 +62,23 @@ def status_of(seen: Seen, plan: Plan, outcome: Outcome, now: datetime) -> Status
     newest = seen.facts.history[-1] if seen.facts.history else None
     changed = quiet != old.conditions or decision != old.decision
     rewrite = newest is not None and (changed or has_moved(old.observed, newest, now))
+    pools = {pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools}
+    roles = RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1])
+    # What is written for its counts must not tell former ones in its words.
+    counted = (pools, roles) != (old.pools, old.roles)
     return Status(
         observed_generation=generation,
         endpoint=children.endpoint(seen.owner, seen.resource.spec),
         model_revision=revision_that_runs(seen),
         mode=mode_status(seen, plan.mode, now),
         sleep=sleep_status(seen, plan.sleep, now),
-        pools={pool.name: pool_status(seen, plan, pool.name) for pool in seen.resource.spec.pools},
-        roles=RoleCounts(prefill=serving_roles(seen)[0], decode=serving_roles(seen)[1]),
+        pools=pools,
+        roles=roles,
         ratio=":".join(map(str, serving_roles(seen))),
         observed=observed_status(newest) if rewrite and newest else old.observed,
         transfer=transfer_status(old.transfer, seen, rewrite=rewrite),
         decision=decision,
-        conditions=conditions_of(old, verdicts, generation, now, live=rewrite),
+        conditions=conditions_of(old, verdicts, generation, now, live=rewrite or counted),
     )
 
 
@@ -119,7 +124,7 @@ def condition_of(
 
 
 def is_alike(old: str, new: Verdict) -> bool:
-    """Say both the same, numbers apart? Words of others are followed where they change; our own are numbers."""
+    """Say both the same, numbers apart? Words are followed where they change, in messages that are not all numbers."""
     return new.reason not in QUOTING or NUMBERS.sub("", old) == NUMBERS.sub("", new.message)
 
 

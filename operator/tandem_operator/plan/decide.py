@@ -10,6 +10,7 @@ from tandem_operator.plan.bounds import BOUNDS, target_of
 from tandem_operator.plan.facts import Action, Decision, RebalanceMode, Verdict
 from tandem_operator.plan.guards import GUARDS, hold, hold_in_cooldown
 from tandem_operator.plan.moves import MOVES, stay
+from tandem_operator.plan.shared import size_colocated
 from tandem_operator.plan.stuck import as_decided, as_served, is_stuck
 from tandem_operator.plan.study import study
 
@@ -52,6 +53,8 @@ def choose(seen: Observed, now: datetime) -> Decision:
     for guard in GUARDS:
         if (decision := guard(seen, now)) is not None:
             return meanwhile(seen, now, decision)
+    if (sized := size_colocated(seen, now)) is not None:
+        return sized
     if is_stuck(seen, now):
         return as_decided(seen, weigh(as_served(seen), now))
     return weigh(seen, now)

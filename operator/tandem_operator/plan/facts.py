@@ -144,6 +144,7 @@ class Limits:
     steadiness: Steadiness = field(default_factory=Steadiness)
     max_batch: int = MAX_BATCH  # requests that one decode worker runs at once (`--max-batch`)
     objective: Objective = Objective.PRICE
+    chunk_tokens: int | None = None  # of colocated workers, by the engine's arguments; None: they do not tell
     suspended: bool = False
     asleep: bool = False  # suspended, but for the routers, until a request comes
 

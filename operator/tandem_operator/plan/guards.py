@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from tandem_operator.plan.facts import Observed
 
 
-def hold_when_colocated(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001
-    """Workers of a Both pool do both roles: there is no ratio to choose."""
-    if not has_both(seen.limits):
-        return None
-    return hold(seen, "ColocatedPools", "a pool has role Both: its workers do both roles, and no ratio is chosen")
-
-
 def hold_when_blind(seen: Observed, now: datetime) -> Decision | None:
     """Unknown metrics never move, and never shrink, a pool."""
     verdict = judge_metrics(seen, now)
@@ -46,7 +39,8 @@ def finish_open_move(seen: Observed, now: datetime) -> Decision | None:
     """One move at a time: the target's workers serve before the next is chosen, or the deadline passes."""
     target = target_of(seen)
     prefill, decode = serving_roles(seen)
-    if (prefill, decode) == (target.prefill, target.decode) or is_stuck(seen, now):
+    done = (prefill, decode) == (target.prefill, target.decode)
+    if done or has_both(seen.limits) or is_stuck(seen, now):  # a number without roles is judged apart (shared)
         return None
     words = f"serving: prefill {prefill} of {target.prefill}, decode {decode} of {target.decode}"
     return hold(seen, "MoveOpen", words)
@@ -72,7 +66,6 @@ def hold(seen: Observed, reason: str, message: str) -> Decision:
 
 
 GUARDS: tuple[Guard, ...] = (
-    hold_when_colocated,  # no ratio to choose
     hold_when_blind,  # unknown metrics never shrink a pool
     hold_after_gap,  # the first rates after an outage are of partial data
     finish_open_move,  # one move at a time, but not for ever

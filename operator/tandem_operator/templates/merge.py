@@ -6,7 +6,6 @@ pod template; a test on a real API server holds them to its OpenAPI.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, Final
 
 MERGE_KEYS: Final = {
@@ -38,12 +37,21 @@ def merged(over: Any, under: Any, field: str = "") -> Any:
     Objects merge field by field, lists of MERGE_KEYS item by item: those of `over` first, in its order, then what
     `under` adds. Any other list is one value.
     """
+    return copied(_merged(over, under, field))
+
+
+def copied(value: Any) -> Any:
+    """A copy in which no object or list is shared: of what JSON can hold, and so a few times faster than deepcopy."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    return [copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _merged(over: Any, under: Any, field: str) -> Any:
     if isinstance(over, dict) and isinstance(under, dict):
-        both = {name: merged(value, under[name], name) if name in under else value for name, value in over.items()}
-        return deepcopy(both | {name: value for name, value in under.items() if name not in over})
-    if _merges(over, under, field):
-        return deepcopy(_merged_items(over, under, field))
-    return deepcopy(over)
+        both = {name: _merged(value, under[name], name) if name in under else value for name, value in over.items()}
+        return both | {name: value for name, value in under.items() if name not in over}
+    return _merged_items(over, under, field) if _merges(over, under, field) else over
 
 
 def conflicts(over: Any, under: Any, field: str = "", at: str = "") -> list[str]:
@@ -72,7 +80,7 @@ def _merged_items(over: list[Any], under: list[Any], field: str) -> list[Any]:
     key = MERGE_KEYS[field]
     below = {} if field in ONE_SOURCE else {item[key]: item for item in under}
     mine = {item[key] for item in over}
-    found = [merged(item, below[item[key]]) if item[key] in below else item for item in over]
+    found = [_merged(item, below[item[key]], "") if item[key] in below else item for item in over]
     return found + [item for item in under if item[key] not in mine]
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_operator.templates.allowed import refused
-from tandem_operator.templates.merge import conflicts, merged
+from tandem_operator.templates.merge import conflicts, copied, merged
 
 if TYPE_CHECKING:
     from tandem_operator.api.spec_template import EnvVar, PodTemplate
@@ -32,7 +31,7 @@ def overlaid(
 
     Raises TemplateRefusedError, naming every field of the template that is not allowed or would not be followed.
     """
-    changed = deepcopy(deployment)
+    changed: Object = copied(deployment)
     own = changed["spec"]["template"]
     laid = _laid(template, own["spec"]["containers"][0]["name"])
     below = _taken_out(own, defaults or {})

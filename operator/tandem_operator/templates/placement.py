@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tandem_operator.api.catalogue import PRODUCT_LABEL
-from tandem_operator.api.node_labels import SPOT
+from tandem_operator.api.node_labels import PRODUCT_LABEL, SPOT
 from tandem_operator.templates.names import router_selector, worker_selector
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_operator.api.constants import APP_NAME, LABEL_APP_COMPONENT, LABEL_MANAGED_BY, LABEL_NAME, MANAGED_BY
+from tandem_operator.templates import nic_policy
 from tandem_operator.templates.names import digest_of
 from tandem_operator.templates.render import render
 
@@ -23,7 +24,9 @@ POLICY: Final = "SriovNetworkNodePolicy"
 SLOTS: Final = 63  # pods of a node that may share a card
 
 
-POLICIES: Final = 16  # virtual functions' policies, one a node pool: so many names are the operator's, and no others
+POLICIES: Final = 16  # policies of virtual functions, or of node pools: so many names are the operator's, and no others
+NAMES: Final = tuple(f"tandem-rdma-{number}" for number in range(POLICIES))
+LABELS: Final = {LABEL_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT, LABEL_MANAGED_BY: MANAGED_BY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +51,21 @@ class Sharing:
     vendors: tuple[str, ...]
     image: str
     functions: Functions | None = None  # in place of shared cards
+    network_operator: bool = False  # it runs the plugin, by policies of ours, in place of our own DaemonSet
 
 
-def places(functions: Functions | None) -> list[tuple[str, str, str]]:
+def places(sharing: Sharing) -> list[tuple[str, str, str]]:
     """(kind, namespace, name) of all that the operator may have made; policies only where it has a right to them."""
-    shared = [("ConfigMap", NAMESPACE, NAME), ("DaemonSet", NAMESPACE, NAME)]
-    if functions is None:
-        return shared
-    return shared + [(POLICY, functions.namespace, f"tandem-rdma-{number}") for number in range(POLICIES)]
+    found = [("ConfigMap", NAMESPACE, NAME), ("DaemonSet", NAMESPACE, NAME)]
+    if sharing.functions is not None:
+        found += [(POLICY, sharing.functions.namespace, name) for name in NAMES]
+    if sharing.network_operator:
+        found += [(nic_policy.KIND, "", name) for name in NAMES]
+    return found
 
 
 def policies(sharing: Sharing, functions: Functions) -> list[Object]:
     """A policy for each node pool: the SR-IOV operator's node selector knows no 'or'."""
-    labels = {LABEL_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT, LABEL_MANAGED_BY: MANAGED_BY}
     nics = {"vendor": functions.vendor} | ({"pfNames": list(functions.pf_names)} if functions.pf_names else {})
     spec = {
         "resourceName": functions.resource,
@@ -76,10 +81,10 @@ def policies(sharing: Sharing, functions: Functions) -> list[Object]:
         {
             "apiVersion": "sriovnetwork.openshift.io/v1",
             "kind": POLICY,
-            "metadata": {"name": f"tandem-rdma-{number}", "namespace": functions.namespace, "labels": labels},
+            "metadata": {"name": name, "namespace": functions.namespace, "labels": LABELS},
             "spec": {**spec, "nodeSelector": {key: value}},
         }
-        for number, (key, value) in enumerate(sharing.pools)
+        for name, (key, value) in zip(NAMES, sharing.pools, strict=False)
     ]
 
 
@@ -91,13 +96,14 @@ def entry(sharing: Sharing) -> Object:
 
 
 def manifests(sharing: Sharing) -> list[Object]:
-    """The configuration and the plugin; or the policies of virtual functions."""
+    """The configuration and the plugin; or the policies of virtual functions, or of the network operator."""
     if not sharing.pools:
         return []
     if sharing.functions is not None:
         return policies(sharing, sharing.functions)
-    labels = {LABEL_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT, LABEL_MANAGED_BY: MANAGED_BY}
-    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": labels}
+    if sharing.network_operator:
+        return nic_policy.node_policies(NAMES, sharing.pools, entry(sharing), sharing.image, LABELS)
+    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": LABELS}
     config = json.dumps({"periodicUpdateInterval": 300, "configList": [entry(sharing)]}, indent=1)
     plugin = render(
         "rdma_plugin",
@@ -114,12 +120,8 @@ def manifests(sharing: Sharing) -> list[Object]:
 
 def advice(foreign: Mapping[str, Any], sharing: Sharing) -> str | None:
     """What to add to somebody else's configuration; None where it offers the resource already."""
-    try:
-        listed = json.loads((foreign.get("data") or {}).get(KEY, "{}")).get("configList", [])
-        offered = {f"{one.get('resourcePrefix', 'rdma')}/{one.get('resourceName')}" for one in listed}
-    except (ValueError, AttributeError, TypeError):
-        offered = set()
-    if sharing.resource in offered:
+    listed = nic_policy.entries_of({"config": (foreign.get("data") or {}).get(KEY)}) or []
+    if sharing.resource in {nic_policy.name_of(one) for one in listed}:
         return None
     return (
         f"ConfigMap {NAMESPACE}/{FOREIGN} is somebody else's and does not offer {sharing.resource}: "

@@ -15,7 +15,16 @@ from tandem_operator.api.catalogue import (
     to_data,
 )
 from tandem_operator.api.conditions import CONDITIONS, REASONS, is_known
-from tandem_operator.api.node_labels import COREWEAVE, EKS_AUTO, GKE, KARPENTER, TYPE
+from tandem_operator.api.node_labels import (
+    COREWEAVE,
+    COREWEAVE_CLASS,
+    EKS_AUTO,
+    GKE,
+    KARPENTER,
+    PRODUCT_LABEL,
+    SOURCES,
+    TYPE,
+)
 
 NAMES = [
     "h100-sxm",
@@ -87,7 +96,18 @@ def test_no_label_tells_two_entries_at_once():
 
 
 def test_every_cloud_finds_its_h200():
-    assert set(find("h200-sxm").labels) == {GKE, KARPENTER, EKS_AUTO, COREWEAVE, TYPE}
+    assert set(find("h200-sxm").labels) == {GKE, KARPENTER, EKS_AUTO, COREWEAVE, COREWEAVE_CLASS, TYPE}
+
+
+def test_every_label_has_a_source():
+    keys = {key for entry in CATALOGUE.values() for key in entry.labels} | {PRODUCT_LABEL}
+    assert keys == set(SOURCES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_share_of_a_card_is_not_the_card(name):
+    told = [*find(name).products, *(value for values in find(name).labels.values() for value in values)]
+    assert [value for value in told if value.endswith("-SHARED") or "-MIG-" in value] == []
 
 
 def test_config_map_reads_back():

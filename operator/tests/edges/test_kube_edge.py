@@ -7,11 +7,11 @@ import json
 import threading
 from urllib.parse import parse_qs, urlsplit
 
-import kubernetes
 import pytest
+from kubernetes.aio import client as kubernetes
 
 from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from tandem_operator.edges.kube import Kube, error_of, strip_none
+from tandem_operator.edges.kube import PAGE, Kube, error_of, strip_none
 
 SERVICE = {
     "apiVersion": "v1",
@@ -32,6 +32,8 @@ def server():
             body = json.loads(self.rfile.read(length)) if length else None
             parts = urlsplit(self.path)
             query = {k: v[0] for k, v in parse_qs(parts.query).items()}
+            self.server.tokens.add(self.headers.get("Authorization"))
+            self.server.speaks.wait(5)
             self.server.seen.append((self.command, parts.path, query, body, self.headers.get("Content-Type")))
             status, content = self.server.answers.pop(0) if self.server.answers else (200, {})
             raw = json.dumps(content).encode()
@@ -46,7 +48,9 @@ def server():
             pass
 
     found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.seen, found.answers = [], []
+    found.seen, found.answers, found.tokens = [], [], set()
+    found.speaks = threading.Event()
+    found.speaks.set()
     threading.Thread(target=found.serve_forever, daemon=True).start()
     yield found
     found.shutdown()
@@ -54,10 +58,11 @@ def server():
 
 
 @pytest.fixture
-def kube(server):
-    configuration = kubernetes.client.Configuration(host=f"http://127.0.0.1:{server.server_port}")
-    configuration.retries = False
-    return Kube(kubernetes.client.ApiClient(configuration), timeout_s=5)
+async def kube(server):
+    configuration = kubernetes.Configuration(host=f"http://127.0.0.1:{server.server_port}")
+    configuration.api_key["BearerToken"] = "Bearer t"
+    async with kubernetes.ApiClient(configuration) as client:
+        yield Kube(client, timeout_s=5)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,23 @@ async def test_lists_come_in_pages(server, kube):
     ]
     assert [page async for page in kube.pages("Pod", None, "a=b")] == [([{"n": 1}], 9), ([{"n": 2}], 9)]
     assert [s[1] for s in server.seen] == ["/api/v1/pods"] * 2
-    assert server.seen[1][2] == {"limit": "250", "labelSelector": "a=b", "continue": "next"}
+    assert server.seen[1][2] == {"limit": str(PAGE), "labelSelector": "a=b", "continue": "next"}
+
+
+async def test_requests_have_the_token(server, kube):
+    await kube.get("Pod", "ns", "p")
+    assert server.tokens == {"Bearer t"}
+
+
+async def test_a_silent_server_is_waited_for_until_the_deadline(server, kube):
+    server.speaks.clear()
+    silent = Kube(kube._client, timeout_s=0.05)
+    try:
+        with pytest.raises(ApiError) as raised:
+            await silent.get("Pod", "ns", "p")
+    finally:
+        server.speaks.set()
+    assert raised.value.reason == "Timeout"
 
 
 async def test_nobody_listens(server, kube):

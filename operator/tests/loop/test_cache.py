@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_operator.edges.errors import NotFoundError
+from tandem_operator.edges.kinds import RESOURCE
 from tandem_operator.loop.cache import Cache, ref_of
 from tandem_operator.loop.handlers import SETTLE_S, take_event
 from tandem_operator.loop.refs import Ref
@@ -150,6 +151,11 @@ def test_whose_an_object_is():
 class Marks(list):
     """Who is marked, and when."""
 
+    running = False
+
+    def is_running(self, ref):
+        return self.running and ref == REF
+
     def mark(self, ref):
         self.append((ref, "now"))
 
@@ -157,9 +163,15 @@ class Marks(list):
         self.append((ref, seconds))
 
 
-def child(version, generation=None):
+def child(version, generation=None, **metadata):
     found = pod(version)
-    found["metadata"] |= {"generation": generation} if generation else {}
+    found["metadata"] |= metadata | ({"generation": generation} if generation else {})
+    return found
+
+
+def cr(version, generation, **metadata):
+    found = child(version, generation, **metadata)
+    found["metadata"]["name"] = REF.name
     return found
 
 
@@ -183,6 +195,30 @@ def test_what_wakes_and_when(kind, events, wakes):
     for what, item in events:
         take_event(kind, {"type": what, "object": item}, cache, queue)
     assert queue == [(REF, when) for when in wakes]
+
+
+GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "item", "when"),
+    [
+        pytest.param("Service", "ADDED", child(5), SETTLE_S, id="a child appears: the pass has made it"),
+        pytest.param("Deployment", "MODIFIED", child(6, 2), SETTLE_S, id="a child has another spec: applied"),
+        pytest.param("Deployment", "DELETED", child(6, 1), "now", id="a child goes: no pass deletes what it needs"),
+        pytest.param("Deployment", "MODIFIED", child(6, 2, **GOING), "now", id="a child is going"),
+        pytest.param(RESOURCE, "MODIFIED", cr(6, 1), SETTLE_S, id="the resource's status moves: written"),
+        pytest.param(RESOURCE, "MODIFIED", cr(6, 2), "now", id="the resource is edited"),
+        pytest.param(RESOURCE, "MODIFIED", cr(6, 1, **GOING), "now", id="the resource is going"),
+    ],
+)
+def test_what_a_pass_may_have_written_itself_wakes_later(kind, what, item, when):
+    cache, queue = Cache(), Marks()
+    cache.put("Deployment", child(5, 1))
+    cache.put(RESOURCE, cr(5, 1))
+    queue.running = True
+    take_event(kind, {"type": what, "object": item}, cache, queue)
+    assert queue == [(REF, when)]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_virtual_functions_that_cannot_be_read_are_a_wrong_setting(words):
 def test_the_charts_rights_to_policies_are_for_these_names():
     rules = yaml.safe_load((REPO / "charts/tandem/files/rdma-policy-rules.yaml").read_text())
     named = {name for rule in rules for name in rule.get("resourceNames", [])}
-    assert named == {name for kind, _, name in places(by_functions("a=b").functions) if kind != "ConfigMap"} - {NAME}
+    assert named == {name for kind, _, name in places(by_functions("a=b")) if kind != "ConfigMap"} - {NAME}
     assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
 
 

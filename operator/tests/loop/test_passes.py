@@ -245,6 +245,21 @@ async def test_what_others_add_is_applied_over_once_and_said_once(api, start, mo
     assert "spec.template.spec.containers" in said[0]
 
 
+async def test_words_follow_the_counts_that_they_are_written_with(api, start):
+    world = await start()
+    await converge(api, world)
+    item = copy.deepcopy(api.find(KIND, "chat"))
+    item["status"]["decision"]["at"] = "2026-01-01T00:00:00Z"
+    api.store(KIND, item)
+    said = []
+    for pod in [p for p in api.of("Pod") if p["metadata"]["labels"].get("tandem.dev/pool") == "decode"]:
+        api.store("Pod", {**pod, "status": {**pod["status"], "conditions": [{"type": "Ready", "status": "False"}]}})
+        await fill_cache(world)
+        await reconcile(world, REF)
+        said.append((status(api)["pools"]["decode"]["ready"], condition(api, "ScalingLimited")["message"][:10]))
+    assert said == [(1, "decode 1/2"), (0, "decode 0/2")]
+
+
 async def test_what_is_unset_is_taken_away_again(api, start, edit):
     world = await start()
     await converge(api, world)

@@ -22,7 +22,7 @@ async def test_a_key_is_taken_once_however_often_it_was_marked():
     for ref in (A, A, B, A):
         queue.mark(ref)
     assert [await queue.take(), await queue.take()] == [A, B]
-    assert queue._ready.empty()
+    assert not queue._asked
 
 
 async def test_a_key_that_is_marked_while_it_runs_runs_again_and_not_beside_itself():
@@ -30,9 +30,41 @@ async def test_a_key_that_is_marked_while_it_runs_runs_again_and_not_beside_itse
     queue.mark(A)
     await queue.take()
     queue.mark(A)
-    assert queue._ready.empty()
+    assert not queue._asked
     queue.finish(A, Done())
     assert await asyncio.wait_for(queue.take(), 1) == A
+
+
+@pytest.mark.parametrize(
+    ("marks", "taken"),
+    [
+        pytest.param("ab AB", "AB", id="asked for: once, and as such"),
+        pytest.param("abc X", "Xabc", id="an edit is not behind the looks at all"),
+        pytest.param("ab XYZUV", "XYZaUVb", id="none waits for ever"),
+        pytest.param("AB ab", "AB", id="time asks for no more"),
+    ],
+)
+async def test_what_is_asked_for_goes_first(marks, taken):
+    queue = Queue()
+    for name in marks.replace(" ", ""):
+        mark = queue.mark if name.isupper() else queue.mark_routine
+        mark(Ref("ns", name.lower()))
+    found = [(await queue.take()).name for _ in taken]
+    assert found == list(taken.lower())
+    assert not queue._asked
+    assert not queue._routine
+
+
+async def test_a_worker_for_what_is_asked_for_leaves_the_rest():
+    queue = Queue()
+    queue.mark_routine(A)
+    waiting = asyncio.create_task(queue.take(routine=False))
+    assert await queue.take() == A
+    queue.mark_routine(A)
+    queue.finish(A, Done())
+    queue.mark(B)
+    assert await asyncio.wait_for(waiting, 5) == B
+    assert await asyncio.wait_for(queue.take(), 5) == A, "time asked for it during its pass"
 
 
 async def test_waiting_comes_back_and_the_sooner_time_counts():

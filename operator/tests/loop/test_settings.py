@@ -23,12 +23,26 @@ def test_defaults_and_values():
         ("TANDEM_RECONCILE_WORKERS", "0"),
         ("TANDEM_PROMETEUS_URL", "http://host"),
         ("TANDEM_NAMESPACE", 'x"y'),
+        ("TANDEM_NAMESPACE", "kube-system"),
+        ("TANDEM_LEASE_NAMESPACE", "anywhere"),
         ("TANDEM_TEMPLATE_ALLOW", "HostPath,Everything"),
     ],
 )
 def test_a_wrong_variable_is_named(name, value):
     with pytest.raises(SettingsError, match=name):
         from_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    ("namespace", "lease"),
+    [
+        pytest.param("", "kube-system", id="cluster-wide, wherever it is installed"),
+        pytest.param("serving", "serving", id="one namespace's"),
+    ],
+)
+def test_operators_of_one_scope_meet_at_one_lease(namespace, lease):
+    found = from_environment({"TANDEM_NAMESPACE": namespace})
+    assert (found.elect, found.lease_namespace) == (True, lease)
 
 
 def test_the_catalogue_is_the_mounted_one_where_there_is_one(tmp_path):

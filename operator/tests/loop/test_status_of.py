@@ -142,6 +142,22 @@ def old_condition(status="True", reason="Fresh", message="old"):
             id="another reason, no transition",
         ),
         pytest.param(old_condition(), Verdict(Answer.NO, "X", "new"), True, LATER, "new", id="a transition"),
+        pytest.param(
+            old_condition(reason="PodsNotReady", message="prefill 1/3"),
+            Verdict(Answer.YES, "PodsNotReady", "decode 1/3"),
+            True,
+            NOW,
+            "decode 1/3",
+            id="another pool is short",
+        ),
+        pytest.param(
+            old_condition(reason="PodsNotReady", message="prefill 1/3 after 610 s"),
+            Verdict(Answer.YES, "PodsNotReady", "prefill 1/3 after 625 s"),
+            True,
+            NOW,
+            "prefill 1/3 after 610 s",
+            id="time alone",
+        ),
     ],
 )
 def test_condition_of(old, verdict, keep, time, message):

@@ -6,7 +6,7 @@ from pathlib import Path
 from tandem_operator.api.decision_reasons import DECISION_REASONS
 
 SOURCE = Path(__file__).parents[2] / "tandem_operator"
-DECIDES = ("decide", "bounds", "guards", "moves", "stuck", "slack", "study", "ahead")
+DECIDES = ("decide", "bounds", "guards", "moves", "stuck", "slack", "study", "ahead", "shared")
 SAYS = tuple(f"plan/{name}.py" for name in DECIDES)
 # Whose reasons it repeats.
 JUDGES = (*SAYS, "plan/judge.py", "loop/modes.py", "edges/prometheus.py", "edges/errors.py", "loop/fleet.py")
