@@ -162,6 +162,10 @@ class Lane(Protocol):
     name: str
     fence: Fence
     flying: Flying  # fetches under way
+    scratch: memoryview  # the reader's: what it reads and does not want goes here
+
+    def sample(self, most: int) -> tuple[Span, ...]:
+        """Something of what was lent, whatever it holds, for a peer that reads it to know how long that takes."""
 
     def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
         """Where a frame lies in what was lent; none where it does not lie there: its bytes go over the connection."""

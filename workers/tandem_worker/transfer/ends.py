@@ -26,6 +26,7 @@ class WriterEnd:
     def __init__(self, memory: memoryview) -> None:
         """`memory`: what was lent."""
         self.flying = Flying()  # for ever empty: the writer fetches nothing
+        self.scratch = memoryview(b"")
         self._start = address_of(memory)
         self._size = len(memory)
 
@@ -35,6 +36,10 @@ class WriterEnd:
         if not all(0 <= at <= self._size - size for at, size in places):
             return ()
         return tuple(Span(at, size) for at, size in places)
+
+    def sample(self, most: int) -> tuple[Span, ...]:
+        """The beginning."""
+        return (Span(0, min(most, self._size)),) if self._size else ()
 
     def under_way(self, frames: bool) -> None:
         """The reader needs no help."""
@@ -54,9 +59,15 @@ class WriterEnd:
 class ReaderEnd:
     """The reader's end: what it has fetched it says by `taken`; it sends nothing."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, scratch: memoryview) -> None:
+        """`size`: of what was lent; `scratch`: memory that reads may go into, and that is nobody's page."""
         self.flying = Flying()
+        self.scratch = scratch
         self._size = size
+
+    def sample(self, most: int) -> tuple[Span, ...]:  # noqa: ARG002
+        """The reader lends nothing."""
+        return ()
 
     def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
         """The reader sends no pages."""

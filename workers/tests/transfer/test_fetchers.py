@@ -71,7 +71,7 @@ class Refusing:
 @pytest.mark.parametrize("pieces", [1, 4000])
 async def test_mooncake_is_asked_for_no_more_pieces_at_once_than_it_takes(pieces):
     engine = Refusing()
-    reader = mooncake.Reader(engine, "p", 0, 2**40)
+    reader = mooncake.Reader(engine, "p", 0, 2**40, memoryview(b""))
     assert reader._read([(n * 3_000_000, n * 7_000_000, 2_500_000) for n in range(pieces)]) == ""
     assert sum(map(sum, engine.calls)) == pieces * 2_500_000
     reader.close()
