@@ -267,6 +267,8 @@ class Link(asyncio.BufferedProtocol):
             if lane is not None and (spans := lane.spans(pieces)):
                 message, pieces = msgspec.structs.replace(message, at=spans), []
                 lane.under_way(True)
+            elif lane is not None:
+                self._terms.meter.copied(item.body.size)
         self._write(way, frame_head(encode(message), sum(map(len, pieces))), pieces)
 
     def _write(self, transport: asyncio.Transport, head: bytes, pieces: Sequence[bytes | memoryview]) -> None:
