@@ -18,6 +18,7 @@ from tandem_worker.engine import (
     load_model,
     load_tokenizer,
 )
+from tandem_worker.engine.device import choose_device, cuda_devices, kv_memory_mib
 from tandem_worker.engine.parallel import Leader, join
 from tandem_worker.engine.ranked import memory_of_ranks
 from tandem_worker.ranks import Ranks, start_ranks
@@ -85,7 +86,9 @@ def load(settings: Settings) -> LoadedParts:
         kv=settings.kv,
         shared_memory=settings.backend == "shm",
     )
+    sizes = replace(sizes, device=choose_device(settings.device, cuda_devices(), sizes))
     model, ranks = load_ranks(settings.model, sizes)
+    sizes = replace(sizes, kv_memory_mib=kv_memory_mib(sizes))  # of what is free now, where nothing else was said
     tokenizer = load_tokenizer(settings.model)
     tokenizer.check_fits(model.info.vocab, str(settings.model))
     if not model.info.eos_ids:  # some repositories name it in the tokenizer's files alone
@@ -100,13 +103,14 @@ def load_ranks(path: Path, sizes: EngineSettings) -> tuple[LoadedModel, Ranks]:
     """The model, and the processes that have the rest of it. Raises ModelLoadError."""
     if sizes.tensor_parallel == 1:
         return load_model(path, sizes), Ranks()
+    sizes = replace(sizes, kv_memory_mib=kv_memory_mib(sizes))
     if sizes.threads is None:  # each rank a share of the cores, or they would stand in each other's way
         sizes = replace(sizes, threads=max(1, (os.cpu_count() or 1) // sizes.tensor_parallel))
     memory = memory_of_ranks(sizes)
     ranks, address = start_ranks(path, sizes, memory.descriptor)
     try:
         model = load_model(path, sizes)
-        join(0, sizes.tensor_parallel, address)
+        join(0, sizes, address)
     except BaseException:
         ranks.end(told=False)
         raise

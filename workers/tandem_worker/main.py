@@ -18,6 +18,7 @@ from aiohttp import web
 
 from tandem_worker.assembly import Assembled, assemble, load
 from tandem_worker.engine import ModelLoadError
+from tandem_worker.engine.device import CPU_KV_MIB
 from tandem_worker.hub import HubError, fetched
 from tandem_worker.metrics import Metrics
 from tandem_worker.server.app import make_app
@@ -47,7 +48,7 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], from_process())
     except SettingsError as error:
         sys.exit(give_up(str(error)))
-    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), settings.kv_memory_mib << 20):
+    if problem := preflight.look(from_process().get("TANDEM_RDMA", ""), (settings.kv_memory_mib or CPU_KV_MIB) << 20):
         LOG.warning("%s", problem)
     code = uvloop.run(Worker(settings).run())
     if settings.backend == Nixl.name:

@@ -20,8 +20,7 @@ from typing import Final
 from tandem_worker.engine import EngineError, EngineSettings, load_model
 from tandem_worker.engine.memory import mapped
 from tandem_worker.engine.parallel import follow, join
-from tandem_worker.engine.ranked import region_of
-from tandem_worker.engine.store import KvStore
+from tandem_worker.engine.ranked import pages_of_rank
 
 LOG = logging.getLogger("tandem_worker.ranks")
 LOOK_EVERY_S: Final = 0.05
@@ -86,10 +85,9 @@ def main() -> None:
     sizes = EngineSettings(**orders["sizes"])
     try:
         model = load_model(Path(orders["model"]), sizes, orders["rank"])
-        region = region_of(mapped(orders["memory"]), orders["rank"], sizes)
-        store = KvStore(model.info, sizes, model.decoder.dtype, model.decoder.config.kv_heads, region)
-        join(orders["rank"], sizes.tensor_parallel, orders["address"])
-        follow(model.decoder, store.tensor)
+        pages = pages_of_rank(model, sizes, orders["rank"], mapped(orders["memory"]))
+        join(orders["rank"], sizes, orders["address"])
+        follow(model.decoder, pages)
     except EngineError as error:
         LOG.error("%s", error)  # noqa: TRY400 (the sentence is the whole story)
         sys.exit(2)

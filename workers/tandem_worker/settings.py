@@ -53,6 +53,7 @@ class Settings:
     tensor_parallel: int = 1
     weights: str = ""
     kv: str = ""
+    device: str = "cpu"
     hub: str = ""  # owner/name of a hub's model, which is yet to be fetched; `model` is then no folder
 
 
@@ -91,6 +92,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         tensor_parallel=flags.tensor_parallel,
         weights=flags.weights,
         kv=flags.kv,
+        device=flags.device,
         key=key,
         worker=environment.get("POD_NAME") or socket.gethostname(),
     )
@@ -129,10 +131,11 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="HTTP")
     parser.add_argument("--kv-port", type=int, default=8001, help="worker to worker")
     parser.add_argument("--page-tokens", type=positive, default=16)
-    parser.add_argument("--kv-memory-mib", type=positive, default=512)
+    parser.add_argument("--kv-memory-mib", type=positive, default=0, help="default: 512; on a GPU what is free")
     parser.add_argument("--chunk-tokens", type=positive, default=256)
     parser.add_argument("--max-batch", type=positive, default=64)
     parser.add_argument("--max-queue", type=positive, default=256)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where one is")
     parser.add_argument("--threads", type=positive, default=None, help="default: torch's own")
     parser.add_argument("--prefill-timeout", type=float, default=120.0, help="seconds in a prefill worker's queue")
     parser.add_argument("--transfer-backend", default="tcp", help="tcp, shm (one machine), nixl, mooncake")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as fn
 
-from tandem_worker.engine.kv_format import KvFormat, kv_format
+from tandem_worker.engine.attention import choose_attention
+from tandem_worker.engine.kv_format import kv_format
 from tandem_worker.engine.linear import Linear, make_gated, make_linear
 from tandem_worker.engine.rope import rotary_tables
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tandem_worker.engine.attention import Attention
     from tandem_worker.engine.config import ModelConfig
     from tandem_worker.engine.native.kernels import NativeKernels
 
@@ -44,6 +46,11 @@ class Group:
         """The mask of one layer."""
         return self.window_mask if windowed and self.window_mask is not None else self.mask
 
+    def on(self, device: torch.device) -> Group:
+        """The same on this device."""
+        mask, window_mask = (one if one is None else one.to(device) for one in (self.mask, self.window_mask))
+        return Group(self.sequences, self.rows, self.pages.to(device), mask, window_mask)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -55,6 +62,16 @@ class Batch:
     slot: Tensor
     groups: tuple[Group, ...]
     wanted: Tensor
+
+    def on(self, device: torch.device) -> Batch:
+        """The same on this device."""
+        if device.type == self.tokens.device.type:
+            return self
+        groups = tuple(group.on(device) for group in self.groups)
+        tokens, positions, page, slot, wanted = (
+            one.to(device) for one in (self.tokens, self.positions, self.page, self.slot, self.wanted)
+        )
+        return Batch(tokens, positions, page, slot, groups, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +89,7 @@ class Layer:
 
 
 class Decoder:
-    """A model on the CPU. KV store: [pages, layers, 2, page_tokens, kv_heads, row], see kv_format.py."""
+    """A model on its device. KV store: [pages, layers, 2, page_tokens, kv_heads, row], see kv_format.py."""
 
     def __init__(
         self,
@@ -92,41 +109,65 @@ class Decoder:
         """
         self.config = config
         self.dtype = dtype
-        self.mask_dtype = dtype if native is None else None  # native attention goes by positions
         self.kv_format = kv_format(kv, dtype, config.head_dim)
-        self.reduce: Callable[[Tensor], Tensor] = lambda part: part  # see parallel.py
+        self.device = tensors["model.embed_tokens.weight"].device
+        self.attention = choose_attention(config, self.kv_format, dtype, self.device)
+        self.mask_dtype = self.attention.mask_dtype if native is None else None  # native attention goes by positions
+        self.reduce: Callable[[Tensor], Tensor] | None = None  # the sum over ranks, see parallel.py
         self._native = native
         self._embedding = tensors.pop("model.embed_tokens.weight")
         self._layers = tuple(_layer(config, tensors, index, native, int8=int8) for index in range(config.layers))
+        self._stack = None if native is None else native.stack(self._layers, kv)
         self._norm = _norm(tensors, "model.norm", native)
         self._head = make_linear(self._embedding if config.tied else tensors.pop("lm_head.weight"), None, native)
         if native is None:
             rope = (config.rope_theta, config.head_dim, config.rope_scaling)
-            self._cos, self._sin = rotary_tables(*rope, context, dtype)
+            self._cos, self._sin = (one.to(self.device) for one in rotary_tables(*rope, context, dtype))
 
     def forward(self, batch: Batch, kv: Tensor) -> Tensor:
-        """Write the batch's KV into `kv` and return the logits of the wanted rows, [wanted, vocab]."""
+        """Write the batch's KV into `kv` and return the logits of the wanted rows, [wanted, vocab].
+
+        `batch`: the host's; `kv` and the result: the device's.
+        """
+        self.attention.plan(batch, kv.shape[3])
+        return self.compute(batch.on(self.device), kv, self.attention)
+
+    def compute(self, batch: Batch, kv: Tensor, attention: Attention) -> Tensor:
+        """The same of a batch on the device, for which `attention` has been planned: nothing here asks the host."""
         hidden = self._embedding[batch.tokens]
         if self._native is not None:
             hidden = hidden.float()
-        attend = self._attention(batch, kv)
+        if self._stack is not None and self.reduce is None:
+            hidden = self._stack.run(hidden, batch, kv)
+        else:
+            hidden = self._through_layers(hidden, batch, kv, attention)
+        return self._head(self._normed(hidden[batch.wanted], self._norm))
+
+    def _through_layers(self, hidden: Tensor, batch: Batch, kv: Tensor, attention: Attention) -> Tensor:
+        reduce = self.reduce or (lambda part: part)
+        attend = self._attending(batch, kv, attention)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(self._normed(hidden, layer.attention_norm))
-            hidden = hidden + self.reduce(layer.output(attend(layer, qkv, index)))
-            hidden = hidden + self.reduce(layer.down(layer.gated(self._normed(hidden, layer.mlp_norm))))
-        return self._head(self._normed(hidden[batch.wanted], self._norm))
+            hidden = hidden + reduce(layer.output(attend(layer, qkv, index)))
+            hidden = hidden + reduce(layer.down(layer.gated(self._normed(hidden, layer.mlp_norm))))
+        return hidden
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
         if self._native is not None:
             return self._native.norm(hidden, weight)
         return fn.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.rms_epsilon)
 
-    def _attention(self, batch: Batch, kv: Tensor) -> Callable[[Layer, Tensor, int], Tensor]:
+    def _attending(self, batch: Batch, kv: Tensor, attention: Attention) -> Callable[[Layer, Tensor, int], Tensor]:
         """From a layer, its projections and its number to what its heads found; writes the layer's KV."""
         if self._native is not None:
             return self._native.attention(batch, kv, self.kv_format.name)
         rotary = (self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1))
-        return lambda layer, qkv, index: self._attend(layer, qkv, rotary, batch, kv[:, index])
+
+        def attend(layer: Layer, qkv: Tensor, index: int) -> Tensor:
+            queries = self._enter(layer, qkv, rotary, batch, kv[:, index])
+            return attention.run(queries, kv[:, index], batch, windowed=layer.windowed).view(len(qkv), -1)
+
+        return attend
 
     def _heads_normed(self, layer: Layer, heads: Tensor) -> Tensor:
         """`heads`: queries, then keys, [rows, heads + kv_heads, head_dim]."""
@@ -137,22 +178,17 @@ class Decoder:
         keys = fn.rms_norm(heads[:, count:], shape, layer.head_norms[1], epsilon)
         return torch.cat((queries, keys), dim=1)
 
-    def _attend(self, layer: Layer, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
-        """`qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, row]."""
+    def _enter(self, layer: Layer, qkv: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, kv: Tensor) -> Tensor:
+        """Keys and values go into their pages; the turned queries, [rows, heads, head_dim].
+
+        `qkv`: [rows, (heads + 2 kv_heads) * head_dim]; `kv`: [pages, 2, page_tokens, kv_heads, row].
+        """
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
-        rows = qkv.shape[0]
-        split = qkv.view(rows, heads + 2 * kv_heads, head_dim)
+        split = qkv.view(len(qkv), heads + 2 * kv_heads, head_dim)
         turned = rotate(self._heads_normed(layer, split[:, : heads + kv_heads]), *rotary)
         kv[batch.page, 0, batch.slot] = self.kv_format.packed(turned[:, heads:])
         kv[batch.page, 1, batch.slot] = self.kv_format.packed(split[:, heads + kv_heads :])
-        parts: list[Tensor] = []
-        start = 0
-        for group in batch.groups:
-            end = start + group.sequences * group.rows
-            mask = group.seen_by(windowed=layer.windowed)
-            parts.append(attend_group(turned[start:end, :heads], group, kv, mask, self.kv_format))
-            start = end
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * head_dim)
+        return turned[:, :heads]
 
 
 def _layer(
@@ -185,26 +221,6 @@ def _layer(
 def _norm(tensors: dict[str, Tensor], name: str, native: NativeKernels | None) -> Tensor:
     weight = tensors.pop(f"{name}.weight")
     return weight if native is None else weight.float()
-
-
-def attend_group(queries: Tensor, group: Group, kv: Tensor, mask: Tensor | None, form: KvFormat) -> Tensor:
-    """Attention of one group. queries: [sequences * rows, heads, head_dim], and so is the result."""
-    # [sequences, keys, kv_heads, head_dim] each, keys in order since a sequence's pages are. Two gathers: one of both
-    # would leave a gap between the pages' keys, and making them one run would be a second copy.
-    shape = (group.sequences, -1, *kv.shape[-2:])
-    rows = (kv[:, which].index_select(0, group.pages).view(shape).transpose(1, 2) for which in (0, 1))
-    keys, values = (form.unpacked(side, queries.dtype) for side in rows)
-    kv_heads, head_dim = kv.shape[-2], form.head_dim
-    if mask is None:
-        keys, values = keys[:, :, : group.rows], values[:, :, : group.rows]
-    heads = queries.shape[1]
-    if group.rows == 1:
-        # The heads that share a KV head become the rows of one attention: its keys are read once.
-        folded = queries.view(group.sequences, kv_heads, heads // kv_heads, head_dim)
-        return fn.scaled_dot_product_attention(folded, keys, values, attn_mask=mask).reshape(-1, heads, head_dim)
-    turned = queries.view(group.sequences, group.rows, heads, head_dim).transpose(1, 2)
-    out = fn.scaled_dot_product_attention(turned, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
-    return out.transpose(1, 2).reshape(-1, heads, head_dim)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class DraftModel:
         self._chunk_tokens = settings.chunk_tokens
         self._eos_ids = target.eos_ids
         shape = (pages, info.layers, 2, settings.page_tokens, info.kv_heads, info.head_dim)
-        self._kv = torch.zeros(shape, dtype=draft.decoder.dtype)
+        self._kv = torch.zeros(shape, dtype=draft.decoder.dtype, device=draft.decoder.device)
         LOG.info("the draft model's KV takes another %d MiB", self._kv.nbytes // 2**20)
 
     def propose(self, wanted: Sequence[tuple[SequenceState, int]]) -> list[list[int]]:

@@ -23,17 +23,18 @@ CANDIDATES = 1024  # sorted first; a row's whole vocabulary only when these are 
 
 def draw_tokens(logits: Tensor, samplings: Sequence[Sampling], points: Sequence[float]) -> Tensor:
     """Ids, [rows] int64, by the inverse of the cumulated probabilities. logits: [rows, vocab], fp32."""
-    heat = torch.tensor([one.temperature for one in samplings], dtype=torch.float64).unsqueeze(1)
+    device = logits.device
+    heat = torch.tensor([one.temperature for one in samplings], dtype=torch.float64, device=device).unsqueeze(1)
     mass = torch.softmax((logits - logits.amax(dim=-1, keepdim=True)).double() / heat, dim=-1)
-    at = torch.tensor(points, dtype=torch.float64).unsqueeze(1)
+    at = torch.tensor(points, dtype=torch.float64, device=device).unsqueeze(1)
     limited = [is_limited(one) for one in samplings]
     if not any(limited):
         return _by_id(mass, at)
-    ids = torch.empty(len(samplings), dtype=torch.int64)
-    free_rows = torch.tensor([not one for one in limited])
+    ids = torch.empty(len(samplings), dtype=torch.int64, device=device)
+    free_rows = torch.tensor([not one for one in limited], device=device)
     if bool(free_rows.any()):
         ids[free_rows] = _by_id(mass[free_rows], at[free_rows])
-    bounds = torch.tensor([[one.top_k, one.top_p, one.min_p] for one in samplings], dtype=torch.float64)
+    bounds = torch.tensor([[one.top_k, one.top_p, one.min_p] for one in samplings], dtype=torch.float64, device=device)
     rows = ~free_rows
     ids[rows] = _limited(mass[rows], at[rows], bounds[rows])
     return ids
@@ -65,7 +66,7 @@ def _holds_all(best: Tensor, vocab: int, bounds: Tensor) -> Tensor:
     """Do the candidates [rows, count], best first, hold every token that the bounds leave? [rows] bool."""
     count = best.shape[1]
     if count == vocab:
-        return torch.ones(len(best), dtype=torch.bool)
+        return torch.ones(len(best), dtype=torch.bool, device=best.device)
     top_k, top_p, min_p = bounds.unbind(1)
     by_rank = (top_k > 0) & (top_k <= count)
     by_mass = (top_k == 0) & (top_p < 1) & (torch.cumsum(best, dim=-1)[:, -1] >= top_p)
@@ -82,7 +83,7 @@ def _by_rank(best: Tensor, order: Tensor, points: Tensor, bounds: Tensor) -> Ten
     # Top-p counts within what top-k has left; the whole distribution weighs 1.
     whole = torch.where(top_k > 0, cumulated.gather(1, rank - 1), 1.0)
     # The smallest set whose mass reaches top_p (Holtzman et al., ICLR'20); min-p: Nguyen et al., ICLR'25.
-    kept = (before < top_p * whole) & (torch.arange(width) < rank) & (best >= min_p * best[:, :1])
+    kept = (before < top_p * whole) & (torch.arange(width, device=best.device) < rank) & (best >= min_p * best[:, :1])
     last = (kept.sum(dim=-1, keepdim=True) - 1).clamp(min=0)
     found = torch.searchsorted(cumulated, points * cumulated.gather(1, last), right=True)
     return order.gather(1, torch.minimum(found, last)).squeeze(1)

@@ -132,6 +132,7 @@ class Engine:
         Raises QueueFullError, PromptTooLongError, InvalidRequestError.
         """
         sequence = self._sequence(id, prompt, sampling)
+        self._store.check_travel()
         sequence.sink = sink
         if not 0 <= have_pages <= self._pool.pages_for(len(prompt)):
             raise InvalidRequestError(f"{id!r} says it has {have_pages} pages of a prompt of {len(prompt)} tokens")
@@ -181,6 +182,7 @@ class Engine:
         Raises PromptTooLongError, InvalidRequestError, and ReservationError when the id has a reservation.
         """
         check_request(id, prompt, sampling, self.info.vocab, self._settings.max_context)
+        self._store.check_travel()
         chain = page_chain(prompt, self._settings.page_tokens)
         with self._lock:
             spare = len(self._queues.decoding) + len(self._queues.joining)
@@ -262,7 +264,9 @@ class Engine:
     def unquarantine(self, id: str) -> None:
         """Nothing is in flight to the pages any more: they are free. Twice is harmless."""
         with self._lock:
-            self._store.clear(self._pool.unquarantine(id))
+            pages = self._pool.unquarantine(id)
+            self._store.clear(pages)
+            self._store.unstage(pages)
             self._lock.notify_all()
 
     def stats(self) -> EngineStats:

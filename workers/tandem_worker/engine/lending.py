@@ -90,10 +90,11 @@ class Lending:
         `shares`: the parts that each page is wanted in, see KvStore.read.
         """
         with self._lock:
-            if shares == self._store.shares and self._pool.lent_pages + len(pages) <= self._most:
+            in_place = self._store.in_place and shares == self._store.shares
+            if in_place and self._pool.lent_pages + len(pages) <= self._most:
                 self._pool.lend(pages)
                 return Loan(tuple(pages), self._store.whole_bytes, self._store.memory, self._take_back)
-        return copied(self._store.read(pages, shares), len(pages))
+        return self._store.lend(pages, shares)
 
     def _take_back(self, pages: Sequence[int]) -> None:
         with self._lock:

@@ -82,7 +82,8 @@ def make_linear(
         return Int8Linear(weight, bias)
     if native is not None:
         return NativeLinear(native.library, weight, bias)
-    return PackedLinear(weight, bias) if can_pack(weight.dtype) else PlainLinear(weight, bias)
+    packed = weight.device.type == "cpu" and can_pack(weight.dtype)
+    return PackedLinear(weight, bias) if packed else PlainLinear(weight, bias)
 
 
 def make_gated(weight: Tensor, native: NativeKernels | None = None, *, int8: bool = False) -> Linear:

@@ -11,6 +11,7 @@ import torch
 
 from tandem_worker.engine.config import ModelConfig, as_ids, config_from_json, dtype_of
 from tandem_worker.engine.decoder import Decoder
+from tandem_worker.engine.device import device_of
 from tandem_worker.engine.gguf_file import open_gguf
 from tandem_worker.engine.loader_gguf import config_from_gguf, tensors_from_gguf
 from tandem_worker.engine.loader_safetensors import read_json, tensors_from_safetensors
@@ -59,8 +60,10 @@ def load_model(path: Path, settings: EngineSettings, rank: int = 0) -> LoadedMod
     if settings.tensor_parallel > 1:
         share = shard_config(config, rank, settings.tensor_parallel)
         tensors, config = shard_tensors(config, tensors, rank, settings.tensor_parallel), share
+    device = device_of(settings, rank)
     with torch.inference_mode():
-        native = native_kernels(config, dtype, settings.max_context)
+        tensors = {name: tensors.pop(name).to(device) for name in list(tensors)}
+        native = native_kernels(config, dtype, settings.max_context) if device.type == "cpu" else None
         decoder = Decoder(
             config, tensors, dtype, settings.max_context, native, int8=settings.weights == "int8", kv=settings.kv
         )

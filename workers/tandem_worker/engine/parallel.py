@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tandem_worker.engine.decoder import Batch, Group
+from tandem_worker.engine.device import device_of
 from tandem_worker.engine.request import ModelLoadError
 from tandem_worker.transfer.reshard import heads_of
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tandem_worker.engine.config import ModelConfig
     from tandem_worker.engine.decoder import Decoder
     from tandem_worker.engine.memory import MemoryFile
+    from tandem_worker.engine.request import EngineSettings
 
 LOG = logging.getLogger(__name__)
 Masks = tuple["Tensor | None", "Tensor | None"]
@@ -41,10 +43,16 @@ class Order(IntEnum):
     STOP = 2
 
 
-def join(rank: int, ranks: int, address: str) -> None:
-    """Meet the other ranks at `address` (host:port on rank 0's machine). Raises RuntimeError where one is missing."""
-    backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= ranks else "gloo"
-    silence = timedelta(seconds=SILENCE_S)
+def join(rank: int, settings: EngineSettings, address: str) -> None:
+    """Meet the other ranks at `address` (host:port on rank 0's machine). Raises RuntimeError where one is missing.
+
+    What is told lies on the host and goes over gloo; what is added up lies where it was computed.
+    """
+    backend = "gloo"
+    if settings.device == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(device_of(settings, rank))
+    silence, ranks = timedelta(seconds=SILENCE_S), settings.tensor_parallel
     dist.init_process_group(backend, f"tcp://{address}", rank=rank, world_size=ranks, timeout=silence)
     LOG.info("rank %d of %d has joined over %s", rank, ranks, backend)
 

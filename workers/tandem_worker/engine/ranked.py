@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem_worker.engine.staging import StagedStore
 from tandem_worker.engine.store import KvStore, make_file
 from tandem_worker.transfer.reshard import holder_of, shares_of
 
@@ -35,9 +36,23 @@ def region_of(memory: Tensor, rank: int, settings: EngineSettings) -> Tensor:
 
 def make_store(model: LoadedModel, settings: EngineSettings) -> KvStore:
     """The pages of a worker, on however many ranks. Raises ModelLoadError."""
+    if settings.device == "cuda":
+        config = model.decoder.config
+        return StagedStore(model.info, settings, model.decoder.dtype, model.decoder.device, config.kv_heads)
     if model.leader is None:
         return KvStore(model.info, settings, model.decoder.dtype)
     return RankedStore(model, settings, model.leader.memory)
+
+
+def pages_of_rank(model: LoadedModel, settings: EngineSettings, rank: int, memory: Tensor) -> Tensor:
+    """The KV tensor of a rank but the first. `memory`: the pages of all ranks, of which a GPU's are none.
+
+    Raises ModelLoadError.
+    """
+    if settings.device == "cuda":
+        return make_store(model, settings).tensor
+    region = region_of(memory, rank, settings)
+    return KvStore(model.info, settings, model.decoder.dtype, model.decoder.config.kv_heads, region).tensor
 
 
 class RankedStore(KvStore):

@@ -121,6 +121,7 @@ class EngineSettings:
     tensor_parallel: int = 1  # ranks, each a process
     weights: str = ""  # "int8", or as `dtype` says
     kv: str = ""  # "int8" or "fp8", or as `dtype` says
+    device: str = "cpu"  # or "cuda", see device.py
     shared_memory: bool = False  # pages lie where other processes of the machine may be shown them
 
 

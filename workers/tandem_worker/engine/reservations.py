@@ -49,6 +49,9 @@ class Reservations:
         claim = self._pool.reserve(len(prompt), usable)
         if isinstance(claim, Shortage):
             return claim
+        if not self._store.stage(claim.pages[claim.shared :]):
+            self._pool.release(claim.pages)
+            return Shortage(need=need, free=0)
         self._held[key] = Held(prompt, sampling, chain, claim)
         return Reservation(key, claim.shared, len(claim.pages))
 
@@ -61,10 +64,10 @@ class Reservations:
     def pages_written(self, key: str, first_page: int, count: int) -> None:
         """They are filled. Raises as `open_pages`."""
         held, pages = self._own(key, first_page, count)
+        self._store.filled(held.claim.pages[pages.start : pages.stop])
         if pages.stop == len(held.claim.pages):
             rows = len(held.prompt) - (pages.stop - 1) * self._pool.page_tokens
             self._store.blank(held.claim.pages[-1], rows)
-        self._store.filled(held.claim.pages[pages.start : pages.stop])
         held.written.update(pages)
 
     def _own(self, key: str, first_page: int, count: int) -> tuple[Held, range]:
@@ -83,6 +86,7 @@ class Reservations:
         missing = len(held.claim.pages) - held.claim.shared - len(held.written)
         if missing:
             raise ReservationError(f"{missing} of {len(held.claim.pages)} pages of {key!r} were never written")
+        self._store.unstage(held.claim.pages)
         return self._held.pop(key)
 
     def release(self, key: str) -> None:
@@ -90,6 +94,7 @@ class Reservations:
         if (held := self._held.pop(key, None)) is not None:
             # What has come of an unfinished prompt may hold anything, NaN too.
             self._store.clear([held.claim.pages[at] for at in held.touched])
+            self._store.unstage(held.claim.pages)
             self._pool.release(held.claim.pages)
 
     def quarantine(self, key: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tandem_worker.engine.batch import prefill_batch, step_batch
 from tandem_worker.engine.draft import DraftModel
+from tandem_worker.engine.graphs import DecodeGraphs, Shape
 from tandem_worker.engine.sampler import NO_TOKEN, pick_tokens
 from tandem_worker.engine.sequence import accept
 from tandem_worker.engine.speculation import PromptLookup, Speculation, Tally
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from tandem_worker.engine.sampler import Picked
     from tandem_worker.engine.sequence import SequenceState
     from tandem_worker.engine.store import KvStore
+
+
+def make_graphs(model: LoadedModel, store: KvStore, settings: EngineSettings) -> DecodeGraphs | None:
+    """On CUDA alone; ranks say each batch to each other, and two kinds of mask are none of a graph's."""
+    decoder = model.decoder
+    if settings.device != "cuda" or model.leader is not None or decoder.config.traits.window is not None:
+        return None
+    most = Shape(settings.max_batch, -(-settings.max_context // settings.page_tokens))
+    return DecodeGraphs(decoder, store.tensor, store.pages, most)
 
 
 @dataclass(slots=True)
@@ -49,6 +59,7 @@ class Runner:
         self._settings = settings
         self._eos_ids = model.info.eos_ids
         self._window = model.decoder.config.traits.window
+        self._graphs = make_graphs(model, store, settings)
         self.work = Work()
         self._speculation: Speculation | None = None
         if settings.speculate:
@@ -100,6 +111,8 @@ class Runner:
     def _forward(self, batch: Batch) -> Tensor:
         if self._model.leader is not None:
             self._model.leader.run(batch)
+        if self._graphs is not None and (logits := self._graphs.run(batch)) is not None:
+            return logits
         return self._model.decoder.forward(batch, self._store.tensor)
 
     def rest(self) -> None:

@@ -31,17 +31,17 @@ def shape_logits(logits: Tensor, draws: Sequence[Draw]) -> None:
 def _add_bias(logits: Tensor, draws: Sequence[Draw]) -> None:
     keys = [row * logits.shape[1] + at for row, draw in enumerate(draws) for at, _ in draw.sampling.logit_bias]
     if keys:
-        values = torch.tensor([value for draw in draws for _, value in draw.sampling.logit_bias])
-        logits.view(-1).index_add_(0, torch.tensor(keys), values)
+        values = torch.tensor([value for draw in draws for _, value in draw.sampling.logit_bias], device=logits.device)
+        logits.view(-1).index_add_(0, torch.tensor(keys, device=logits.device), values)
 
 
 def _penalise_repetition(logits: Tensor, draws: Sequence[Draw]) -> None:
     """Keskar et al., 2019 (CTRL), section 4.1, over prompt and outputs: a positive logit divided, a negative times."""
     seen = [draw.tokens if draw.sampling.repetition_penalty != 1 else () for draw in draws]
-    if (keys := _keys(seen, logits.shape[1])) is None:
+    if (keys := _keys(seen, logits)) is None:
         return
     keys = torch.unique(keys)
-    by_row = torch.tensor([draw.sampling.repetition_penalty for draw in draws])
+    by_row = torch.tensor([draw.sampling.repetition_penalty for draw in draws], device=logits.device)
     penalty = by_row[keys // logits.shape[1]]
     flat = logits.view(-1)
     values = flat[keys]
@@ -56,11 +56,11 @@ def _penalise_outputs(logits: Tensor, draws: Sequence[Draw]) -> None:
         else ()
         for draw in draws
     ]
-    if (keys := _keys(said, logits.shape[1])) is None:
+    if (keys := _keys(said, logits)) is None:
         return
     keys, times = torch.unique(keys, return_counts=True)
-    frequency = torch.tensor([draw.sampling.frequency_penalty for draw in draws])
-    presence = torch.tensor([draw.sampling.presence_penalty for draw in draws])
+    frequency = torch.tensor([draw.sampling.frequency_penalty for draw in draws], device=logits.device)
+    presence = torch.tensor([draw.sampling.presence_penalty for draw in draws], device=logits.device)
     row = keys // logits.shape[1]
     logits.view(-1)[keys] -= frequency[row] * times + presence[row]
 
@@ -68,16 +68,17 @@ def _penalise_outputs(logits: Tensor, draws: Sequence[Draw]) -> None:
 def _forbid(logits: Tensor, draws: Sequence[Draw]) -> None:
     for row, draw in enumerate(draws):
         if draw.allowed is not None:
-            logits[row].masked_fill_(~draw.allowed, NEVER)
-    keys = _keys([draw.forbidden for draw in draws], logits.shape[1])
+            logits[row].masked_fill_(~draw.allowed.to(logits.device), NEVER)
+    keys = _keys([draw.forbidden for draw in draws], logits)
     if keys is not None:
         logits.view(-1)[keys] = NEVER
 
 
-def _keys(ids: Sequence[Sequence[int]], vocab: int) -> Tensor | None:
+def _keys(ids: Sequence[Sequence[int]], logits: Tensor) -> Tensor | None:
     """Positions of each row's ids in the flattened logits; None where no row has any."""
-    counts = torch.tensor([len(one) for one in ids])
-    if not bool(counts.any()):
+    counts = [len(one) for one in ids]
+    if not any(counts):
         return None
-    flat = torch.tensor([at for one in ids for at in one])
-    return torch.repeat_interleave(torch.arange(len(ids)), counts) * vocab + flat
+    flat = torch.tensor([at for one in ids for at in one], device=logits.device)
+    owners = torch.arange(len(ids), device=logits.device)
+    return torch.repeat_interleave(owners, torch.tensor(counts, device=logits.device)) * logits.shape[1] + flat

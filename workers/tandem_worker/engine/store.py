@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tandem_worker.engine.kv_format import kv_format
-from tandem_worker.engine.lending import runs
+from tandem_worker.engine.lending import copied, runs
 from tandem_worker.engine.memory import MemoryFile, memory_file, own_memory
-from tandem_worker.engine.request import EngineSettings, ModelInfo, ModelLoadError
+from tandem_worker.engine.request import EngineSettings, InvalidRequestError, ModelInfo, ModelLoadError
 from tandem_worker.transfer.reshard import reshard
 
 if TYPE_CHECKING:
@@ -18,11 +18,23 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tandem_worker.engine.lending import Loan
+
 LOG = logging.getLogger(__name__)
 
 
 class KvStore:
-    """[pages, layers, 2, page_tokens, kv_heads, row]: a page is one contiguous piece, as it goes over the wire."""
+    """[pages, layers, 2, page_tokens, kv_heads, row]: a page is one contiguous piece, as it goes over the wire.
+
+    `in_place`: a transfer may read and write pages where they lie; `refusal`: why they cannot travel, "": they can.
+    """
+
+    tensor: Tensor
+    ranks: tuple[Tensor, ...]
+    raw: memoryview
+    file: MemoryFile | None = None
+    in_place = True
+    refusal = ""
 
     def __init__(
         self,
@@ -40,7 +52,7 @@ class KvStore:
         form = kv_format(settings.kv, dtype, info.head_dim)
         self.page_shape, dtype = (info.layers, 2, settings.page_tokens, kv_heads, form.row), form.dtype
         self.page_bytes = page_bytes = torch.Size(self.page_shape).numel() * dtype.itemsize
-        self._dtype = dtype
+        self.dtype = dtype
         self._kv_heads = info.kv_heads
         self.shares = 1  # parts that a page is in, each in the memory of one rank
         self.whole_bytes = page_bytes  # of a page with all of its parts
@@ -59,20 +71,22 @@ class KvStore:
             *(form.row, dtype.itemsize, self.pages * settings.page_tokens),
             *(self.pages * settings.page_tokens // settings.max_context, settings.max_context),
         )
-        # Zeros, not empty: a masked row of a page must not hold NaN, which 0 x NaN would spread.
-        self.file: MemoryFile | None = None
+        self.place(settings, region)
+
+    def place(self, settings: EngineSettings, region: Tensor | None) -> None:
+        """Memory for the pages: zeros, for a masked row of a page must not hold NaN, which 0 x NaN would spread."""
         if region is None:
-            self.file = make_file(self.pages * page_bytes) if settings.shared_memory else None
-            region = own_memory(self.pages * page_bytes) if self.file is None else self.file.bytes
+            self.file = make_file(self.pages * self.page_bytes) if settings.shared_memory else None
+            region = own_memory(self.pages * self.page_bytes) if self.file is None else self.file.bytes
         self.tensor = self.shaped(region)
-        self.ranks: tuple[Tensor, ...] = (self.tensor,)
+        self.ranks = (self.tensor,)
         # numpy has no bfloat16: the same memory, seen as bytes.
-        self.raw: memoryview = self.tensor.view(-1).view(torch.uint8).numpy().data
+        self.raw = self.tensor.view(-1).view(torch.uint8).numpy().data
 
     def shaped(self, region: Tensor) -> Tensor:
         """Bytes as pages."""
         used = region[: self.pages * self.page_bytes]
-        return used.view(self._dtype).view(self.pages, *self.page_shape)
+        return used.view(self.dtype).view(self.pages, *self.page_shape)
 
     def read(self, pages: Sequence[int], shares: int = 1) -> Tensor:
         """A contiguous copy of the pages, an ordinary tensor, which its owner may change.
@@ -82,18 +96,34 @@ class KvStore:
         """
         with torch.inference_mode(mode=False):
             if shares == len(self.ranks) == 1:
-                return self.tensor.index_select(0, torch.tensor(pages))
+                return self.tensor.index_select(0, torch.tensor(pages, device=self.tensor.device)).cpu()
             return self._resharded(pages, shares)
 
     def _resharded(self, pages: Sequence[int], shares: int) -> Tensor:
         layers, two, tokens, _, size = self.page_shape
-        out = torch.empty((len(pages), shares, layers, two, tokens, self._kv_heads // shares, size), dtype=self._dtype)
+        out = torch.empty((len(pages), shares, layers, two, tokens, self._kv_heads // shares, size), dtype=self.dtype)
         for part in reshard(self._kv_heads, len(self.ranks), shares):
             source = self.ranks[part.source_rank].narrow(-2, part.source_head, part.heads)
             target = out[:, part.target_rank].narrow(-2, part.target_head, part.heads)
             for at, page in enumerate(pages):
                 target[at].copy_(source[page])
         return out
+
+    def lend(self, pages: Sequence[int], shares: int) -> Loan:
+        """A copy of the pages outside of the store, see `read`."""
+        return copied(self.read(pages, shares), len(pages))
+
+    def check_travel(self) -> None:
+        """Raises InvalidRequestError where pages cannot travel."""
+        if self.refusal:
+            raise InvalidRequestError(self.refusal)
+
+    def stage(self, pages: Sequence[int]) -> bool:  # noqa: ARG002 (for those that need it)
+        """Make ready for a transfer into these pages. False: no room for that now, and nothing was done."""
+        return True
+
+    def unstage(self, pages: Sequence[int]) -> None:
+        """Nothing can come into these pages any more. Twice is harmless."""
 
     def memory(self, pages: Sequence[int]) -> list[memoryview]:
         """The pages' bytes themselves, in their order; neighbours are one piece."""

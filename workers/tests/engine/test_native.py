@@ -9,7 +9,8 @@ import torch
 
 from tandem_worker.engine import Sampling, load_model
 from tandem_worker.engine.config import config_from_json
-from tandem_worker.engine.decoder import Batch, Group
+from tandem_worker.engine.decoder import Batch, Decoder, Group
+from tandem_worker.engine.model import expected_shapes
 from tandem_worker.engine.native import build as build_module
 from tandem_worker.engine.native.build import BuildError, build
 from tandem_worker.engine.native.kernels import NativeKernels, NativeLinear, native_kernels
@@ -142,6 +143,46 @@ def test_attention_is_the_softmax_over_the_pages(library, heads, kv_heads, head_
 
 
 # ---- a whole model ----
+
+
+@pytest.mark.parametrize("kv", ["", "int8", "fp8"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="llama"),
+        pytest.param({"architectures": ["Qwen2ForCausalLM"]}, id="biases"),
+        pytest.param({"architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "attention_bias": True}, id="head norms"),
+        pytest.param({"architectures": ["MistralForCausalLM"], "sliding_window": 24}, id="windows"),
+    ],
+)
+def test_all_layers_in_one_call_are_the_layers_one_by_one(library, changes, threads, kv):
+    """To the last bit, what is written to the pages too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    config = config_from_json({**CONFIG, "num_hidden_layers": 2, **changes}, "test", "test")
+    tensors = {
+        name: random(*shape, seed=at).mul(0.2).bfloat16() + ("norm" in name)
+        for at, (name, shape) in enumerate(expected_shapes(config).items())
+    }
+    decoder = Decoder(config, tensors, torch.bfloat16, 400, NativeKernels(library, config, 400), kv=kv)
+    assert decoder._stack is not None
+    row, dtype = decoder.kv_format.row, decoder.kv_format.dtype
+    for pieces in ([(0, 1), (70, 1), (3, 1)], [(0, 60), (250, 49)], [(5, 1), (30, 3)]):
+        kvs = [torch.zeros(250, 2, 2, PAGE_TOKENS, config.kv_heads, row, dtype=dtype) for _ in range(2)]
+        batch = batch_of(pieces, kvs[0])
+        batch = replace(batch, tokens=batch.tokens % config.vocab, wanted=torch.arange(len(batch.tokens)))
+        decoder.reduce = None
+        together = decoder.forward(batch, kvs[0])
+        decoder.reduce = lambda part: part
+        assert torch.equal(together, decoder.forward(batch, kvs[1]))
+        assert torch.equal(*kvs)
+    torch.set_num_threads(before)
+
+
+def test_layers_of_other_products_are_no_stack(library, tmp_path):
+    settings = replace(SETTINGS, dtype="bfloat16", weights="int8")
+    assert load_model(write_tiny(tmp_path / "tiny"), settings).decoder._stack is None
 
 
 def test_tokens_do_not_depend_on_the_batch_or_the_chunks(library, tmp_path):

@@ -14,7 +14,7 @@ from tandem_worker.engine.native.build import ARCHITECTURES, library_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORM: Final = 3  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
+FORM: Final = 4  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
 
 
 class AttentionCall(ctypes.Structure):
@@ -30,12 +30,41 @@ class AttentionCall(ctypes.Structure):
     )
 
 
+class LayerCall(ctypes.Structure):
+    """`Layer` of kernels.cpp."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, c_void_p) for name in ("qkv", "output", "gated", "down", "qkv_bias", "output_bias")),
+        ("window", c_long),
+    )
+
+
+class GroupCall(ctypes.Structure):
+    """`Group` of kernels.cpp."""
+
+    _fields_ = (("pages", c_void_p), *((name, c_long) for name in ("width", "sequences", "rows", "first")))
+
+
+class PassCall(ctypes.Structure):
+    """`Pass` of kernels.cpp."""
+
+    _fields_ = (
+        ("call", AttentionCall),
+        ("layers", POINTER(LayerCall)),
+        ("groups", POINTER(GroupCall)),
+        *((name, c_void_p) for name in ("hidden", "normed", "inner")),
+        *((name, c_long) for name in ("layer_count", "group_count", "size", "inner_size", "layer_bytes")),
+    )
+
+
 CALLS: Final[dict[str, list[Any]]] = {
     "tandem_pack": [c_void_p, c_long, c_long, c_int, c_void_p],
     "tandem_product": [c_void_p, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long, c_int, c_int],
     "tandem_norm": [c_void_p, c_void_p, c_long, c_long, c_float, c_void_p],
     "tandem_enter": [POINTER(AttentionCall)],
     "tandem_attend": [POINTER(AttentionCall), c_void_p, c_long, c_long, c_long, c_long],
+    "tandem_pass": [POINTER(PassCall)],
 }
 
 
@@ -52,6 +81,7 @@ class Library:
     norm: Any
     enter: Any
     attend: Any
+    run_pass: Any
 
 
 def find_library(path: Path | None = None) -> Library | str:
@@ -78,5 +108,7 @@ def _load(path: Path) -> Library:
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
     return Library(
-        lanes=loaded.tandem_lanes(), **{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS}
+        lanes=loaded.tandem_lanes(),
+        run_pass=loaded.tandem_pass,
+        **{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS if name != "tandem_pass"},
     )

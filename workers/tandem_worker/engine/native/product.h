@@ -62,6 +62,41 @@ inline void tile(const float* a, long a_stride, Panel panel, long depth, float* 
     }
 }
 
+// c [M, P * PANEL] += a [M, depth] times P panels that lie `apart` words from each other. One panel gives few rows too few
+// chains of sums: each waits for its last sum, and not for memory.
+template <int M, int P>
+inline void strip(const float* a, long a_stride, const uint32_t* words, long apart, long depth, float* c, long c_stride) {
+    Vector sums[M][2 * P];
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 12
+        for (int p = 0; p < 2 * P; ++p) sums[m][p] = load(c + m * c_stride + p * LANES);
+    }
+    for (long k = 0; k < depth; ++k) {
+        Vector values[M];
+#pragma GCC unroll 12
+        for (int m = 0; m < M; ++m) values[m] = all(a[m * a_stride + k]);
+        const uint32_t* at = words + k * LANES;
+        const long ahead = AHEAD + (k * LANES + AHEAD < apart ? 0 : (P - 1) * apart);  // behind these panels lie the next P
+#pragma GCC unroll 12
+        for (int p = 0; p < P; ++p) {
+            Vector low, high;
+            _mm_prefetch(at + p * apart + ahead, _MM_HINT_T0);
+            split(at + p * apart, low, high);
+#pragma GCC unroll 12
+            for (int m = 0; m < M; ++m) {
+                sums[m][2 * p] = fma(values[m], low, sums[m][2 * p]);
+                sums[m][2 * p + 1] = fma(values[m], high, sums[m][2 * p + 1]);
+            }
+        }
+    }
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 12
+        for (int p = 0; p < 2 * P; ++p) store(c + m * c_stride + p * LANES, sums[m][p]);
+    }
+}
+
 // The same for any number of rows. Tiles of equal height: 32 rows are 11 + 11 + 10, not 12 + 12 + 8.
 template <typename Panel>
 inline void tiles(const float* a, long a_stride, long rows, Panel panel, long depth, float* c, long c_stride) {
@@ -118,7 +153,7 @@ struct Product {
         const long step = direct ? inputs : DEPTH;
         for (long first = 0; first < inputs; first += step) {
             const long depth = std::min(step, inputs - first);
-            for (long at = 0; at < width; ++at) {
+            for (long at = few(row, height, panel, width, sums.data()); at < width; ++at) {
                 const HalfPanel half{weight + (panel + at) * inputs * LANES};
                 const float* a = x + row * inputs + first;
                 float* c = sums.data() + at * PANEL;
@@ -135,6 +170,22 @@ struct Product {
                 end(out + (row + m) * outputs, panel + at, sums.data() + m * stride + at * PANEL);
             }
         }
+    }
+
+    // Of one row or two: as many panels of the block as go together. How many that were.
+    long few(long row, long height, long panel, long width, float* sums) const {
+        const long apart = inputs * LANES, stride = width * PANEL;
+        const float* a = x + row * inputs;
+        long at = 0;
+        for (; height == 1 && at + 4 <= width; at += 4) {
+            strip<1, 4>(a, inputs, weight + (panel + at) * apart, apart, inputs, sums + at * PANEL, stride);
+        }
+        for (; height <= 2 && at + 2 <= width; at += 2) {
+            const uint32_t* words = weight + (panel + at) * apart;
+            if (height == 1) strip<1, 2>(a, inputs, words, apart, inputs, sums + at * PANEL, stride);
+            else strip<2, 2>(a, inputs, words, apart, inputs, sums + at * PANEL, stride);
+        }
+        return at;
     }
 
     void end(float* to, long panel, const float* sums) const {
