@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PASS_DEADLINE_S = 120.0
+YOUNG = 10_000  # objects made before the collector looks at them: an event's are more than its default 700
 
 
 def world_of(settings: Settings, kube: Kube) -> World:
@@ -159,6 +161,7 @@ def main() -> int:
         return 2
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    gc.set_threshold(YOUNG)
     try:
         asyncio.run(start(settings))
     except ApiError as error:
