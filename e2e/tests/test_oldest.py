@@ -49,7 +49,9 @@ def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def declared(path: Path) -> Path:
     """The cluster of all tests, its control plane without DRA."""
     body = yaml.safe_load(CONFIG.read_text())
-    path.write_text(yaml.safe_dump(body | {"flags": dict.fromkeys(PARTS, NO_DRA)}))
+    flags = dict.fromkeys(PARTS, NO_DRA)
+    flags["apiserver"] = [*NO_DRA, "--runtime-config=resource.k8s.io/v1=false"]
+    path.write_text(yaml.safe_dump(body | {"flags": flags}))
     return path
 
 

@@ -16,7 +16,7 @@ from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import Span, WireError
 
 ADDRESSES: Final = 2**63  # more than any machine has; a library's own sums do not overflow below it
-BATCH_BYTES: Final = 16 * 2**20  # fetched together: as much as one long frame, so that the other threads have some, too
+BATCH_BYTES: Final = 8 * 2**20  # fetched together, then no more: a long frame goes alone, the next to another thread
 Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
 
 
