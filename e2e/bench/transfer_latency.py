@@ -53,10 +53,10 @@ class Told(Metrics):
         self.prefills.append(seconds)
         super().prefilled(seconds)
 
-    def transferred(self, seconds: float) -> None:
+    def transferred(self, seconds: float, ttft_s: float) -> None:
         """See Meter."""
         self.commits.append(time.monotonic())
-        super().transferred(seconds)
+        super().transferred(seconds, ttft_s)
 
 
 @dataclass

@@ -26,33 +26,32 @@ def changed(path: str, value: Any) -> dict:
     return body
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "field", "words"),
-    [
-        pytest.param(
-            "spec.pools.0.replicas", {"min": 3, "max": 2, "initial": 2}, "spec.pools", "min", id="min over max"
-        ),
-        pytest.param("spec.pools.0.hardware", None, "spec.pools[0].hardware", "Required", id="no hardware"),
-        pytest.param(
-            "spec.pools.0.hardware", {"accelerator": "h9000"}, "h9000", "accelerator", id="unknown accelerator"
-        ),
-        pytest.param(
-            "spec.slo.ttftMilliseconds", 0, "spec.slo.ttftMilliseconds", "greater than or equal to 1", id="SLO of 0"
-        ),
-        pytest.param("metadata.name", "x" * 47, "name", "46", id="name too long"),
-        pytest.param(
-            "spec.engine", {"name": "vllm"}, "spec.engine", "need the image", id="an engine without its image"
-        ),
-        pytest.param("spec.model.source", "hf://org/model", "spec.model", "needs a revision", id="a hub's, unpinned"),
-        pytest.param("spec.transfer.backend", "shm", "spec.transfer.backend", "cannot transfer", id="a backend"),
-    ],
-)
-def test_refused_by_the_api_server(kube: Kube, path: str, value: Any, field: str, words: str) -> None:
+REFUSED = [
+    pytest.param("spec.pools.0.replicas", {"min": 3, "max": 2, "initial": 2}, "spec.pools", "min", id="min over max"),
+    pytest.param("spec.pools.0.hardware", None, "spec.pools[0].hardware", "Required", id="no hardware"),
+    pytest.param("spec.pools.0.hardware", {"accelerator": "h9000"}, "h9000", "accelerator", id="unknown accelerator"),
+    pytest.param(
+        "spec.slo.ttftMilliseconds", 0, "spec.slo.ttftMilliseconds", "greater than or equal to 1", id="SLO of 0"
+    ),
+    pytest.param("metadata.name", "x" * 47, "name", "46", id="name too long"),
+    pytest.param("spec.engine", {"name": "vllm"}, "spec.engine", "need the image", id="an engine without its image"),
+    pytest.param("spec.model.source", "hf://org/model", "spec.model", "needs a revision", id="a hub's, unpinned"),
+    pytest.param("spec.transfer.backend", "shm", "spec.transfer.backend", "cannot transfer", id="a backend"),
+]
+
+
+def check_refused(kube: Kube, path: str, value: Any, field: str, words: str) -> None:
+    """The API server refuses the sample with this value, and says which field and why."""
     with pytest.raises(KubectlError) as refused:
         kube.apply(yaml.safe_dump(changed(path, value)), "--dry-run=server")
     message = str(refused.value)
     assert field in message
     assert words in message
+
+
+@pytest.mark.parametrize(("path", "value", "field", "words"), REFUSED)
+def test_refused_by_the_api_server(kube: Kube, path: str, value: Any, field: str, words: str) -> None:
+    check_refused(kube, path, value, field, words)
 
 
 def test_explain_reads_like_a_manual(kube: Kube) -> None:

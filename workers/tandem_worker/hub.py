@@ -7,6 +7,7 @@ With HF_HUB_OFFLINE=1 nothing is asked of the hub, and what is not there is an e
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import re
 import sys
@@ -14,20 +15,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from httpx2 import HTTPError
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 LOG = logging.getLogger("tandem_worker.hub")
 SOURCE: Final = re.compile(r"hf://([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)")
-# The same weights in other forms; a model is loaded from *.safetensors.
-UNUSED: Final = ("*.pth", "*.bin", "*.h5", "*.msgpack", "*.ot", "*.onnx", "*.gguf", "original/*", "onnx/*")
 REFUSED: Final = 2  # exit code: another try would end the same
 UNREACHABLE: Final = 3  # exit code: another try may help
 
@@ -51,23 +40,9 @@ def repository_of(source: str) -> str | None:
 
 def fetched(repository: str, revision: str) -> Path:
     """The folder of this revision's files, downloaded where they are not there yet. Raises HubError."""
-    what = f"hf://{repository} at revision {revision}"
-    try:
-        return Path(snapshot_download(repository, revision=revision or None, ignore_patterns=list(UNUSED)))
-    except GatedRepoError as error:
-        raise HubError(f"{what} is gated: accept its terms, and give spec.model.authSecretRef") from error
-    except RevisionNotFoundError as error:
-        raise HubError(f"{what}: the repository has no such revision; correct spec.model.revision") from error
-    except RepositoryNotFoundError as error:
-        raise HubError(
-            f"{what} is not there, or private: correct spec.model.source, or give spec.model.authSecretRef"
-        ) from error
-    except HFValidationError as error:
-        raise HubError(f"{what}: {error}") from error
-    except LocalEntryNotFoundError as error:
-        raise HubError(f"{what} is not in the cache, and the hub cannot be asked: {error}", UNREACHABLE) from error
-    except (HTTPError, OSError) as error:
-        raise HubError(f"{what} cannot be downloaded: {type(error).__name__}: {error}", UNREACHABLE) from error
+    # Not above: the hub's library takes a second to import, which a model on a disk has no need of.
+    folder: Path = importlib.import_module("tandem_worker.hub_download").fetched(repository, revision)
+    return folder
 
 
 def main() -> int:
@@ -88,4 +63,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # By its own name: what the download raises is this module's error, and not that of `__main__`.
+    sys.exit(importlib.import_module("tandem_worker.hub").main())

@@ -29,6 +29,7 @@ LATENCY_BUCKETS: Final = (
     1920.0, 7680.0,
 )  # fmt: skip
 TRANSFER_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SHARE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 COUNTERS: Final = {
     "prefix_queries": ("tandem_prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
@@ -142,6 +143,11 @@ class Metrics(Meter):
             "From the first token to the commit: what of the transfer the computing did not hide.",
             TRANSFER_BUCKETS,
         )
+        self.transfer_share = self._histogram(
+            "tandem_kv_transfer_ttft_share",
+            "That time over the one from the request to its first token: 0.01 is one percent of the TTFT.",
+            SHARE_BUCKETS,
+        )
         moved = Counter(
             "tandem_kv_transfer_bytes", "KV bytes moved between workers.", ["direction"], registry=self.registry
         )
@@ -154,6 +160,11 @@ class Metrics(Meter):
             registry=self.registry,
         )
         self._links: Counts[str] = Counts()
+        self._copied = Counter(
+            "tandem_kv_transfer_copied_bytes",
+            "Prefill worker: KV bytes that went over TCP beside a backend that reads in place, too many being lent.",
+            registry=self.registry,
+        )
         self._saved = Counter(
             "tandem_kv_transfer_saved_bytes",
             "KV bytes that did not travel: the decode worker had them in its prefix cache.",
@@ -224,9 +235,15 @@ class Metrics(Meter):
         """See Meter."""
         self.prefill.observe(seconds)
 
-    def transferred(self, seconds: float) -> None:
+    def transferred(self, seconds: float, ttft_s: float) -> None:
         """See Meter."""
         self.transfer.observe(seconds)
+        if ttft_s > 0:
+            self.transfer_share.observe(seconds / ttft_s)
+
+    def copied(self, byte_count: int) -> None:
+        """See Meter."""
+        self._copied.inc(byte_count)
 
     def saved(self, byte_count: int) -> None:
         """See Meter."""

@@ -68,6 +68,7 @@ def branches(window_s: int, namespace: str) -> dict[str, str]:
         "load": f"{now('tandem_num_requests_running', 'pod')} + {now('tandem_num_requests_waiting', 'pod')}",
         "model": f"max by ({BY}, {MODEL_LABELS}) ({series('tandem_model_info')})",
         "bandwidth": f"max by ({BY}) ({series('tandem_transfer_bandwidth_bytes_per_second')})",
+        "copied": rate("tandem_kv_transfer_copied_bytes_total"),
         "backend": f"max by ({BY}, backend) ({series('tandem_transfer_backend_info')})",
     }
 

@@ -184,9 +184,12 @@ def is_confirming(look: Look, subject: Subject) -> bool:
 
 
 def backend_of(facts: Facts) -> str | None:
-    """The transfer backend of the workers; the slowest kind counts where they differ: TCP must not hide behind RDMA."""
+    """The transfer backend of the workers; the slowest kind counts where they differ: TCP must not hide behind RDMA.
+
+    So do pages that were copied in the window since too many were lent: they went over TCP.
+    """
     backends = sorted(name for name, value in facts.labelled("backend").items() if value and name)
-    return "tcp" if "tcp" in backends else next(iter(backends), None)
+    return "tcp" if "tcp" in backends or facts.number("copied") else next(iter(backends), None)
 
 
 async def watch_fleet(fleet: Fleet, subjects: Callable[[], list[Subject]], mark: Callable[[Ref], None]) -> None:

@@ -109,7 +109,11 @@ def judge_transfer(seen: Seen) -> Verdict:
         return Verdict(Answer.YES, "NotNeeded", "colocated workers keep their KV cache to themselves")
     backend = seen.look.backend or (transfer.backend if transfer.backend == "tcp" else None)
     if transfer.require == "RDMA" and backend == "tcp":
-        message = "transfer.require is RDMA, but the KV cache travels over tcp: choose an RDMA backend, or require Any"
+        message = (
+            "transfer.require is RDMA, but the KV cache travels over tcp, at least of workers with the series "
+            'tandem_transfer_backend_info{backend="tcp"} or tandem_kv_transfer_copied_bytes_total above 0: choose an '
+            "RDMA backend, give workers more pages, or require Any"
+        )
         return Verdict(Answer.NO, "NotRDMA", message)
     if seen.look.backend is None:
         return Verdict(Answer.UNKNOWN, "NoTransferYet", "no worker has reported its transfer backend yet")

@@ -157,8 +157,16 @@ async def test_another_target_reads_the_same_figures_anew():
 
 
 @pytest.mark.parametrize(
-    ("backends", "expected"),
-    [({}, None), ({"nixl": 1.0}, "nixl"), ({"nixl": 1.0, "tcp": 1.0}, "tcp"), ({"shm": 1.0, "nixl": 0.0}, "shm")],
+    ("backends", "copied", "expected"),
+    [
+        ({}, None, None),
+        ({"nixl": 1.0}, None, "nixl"),
+        ({"nixl": 1.0}, 0.0, "nixl"),
+        ({"nixl": 1.0}, 1e6, "tcp"),
+        ({"nixl": 1.0, "tcp": 1.0}, 0.0, "tcp"),
+        ({"shm": 1.0, "nixl": 0.0}, 0.0, "shm"),
+    ],
 )
-def test_tcp_does_not_hide_behind_rdma(backends, expected):
-    assert backend_of(Facts({("backend", name): value for name, value in backends.items()})) == expected
+def test_tcp_does_not_hide_behind_rdma(backends, copied, expected):
+    seen = {("backend", name): value for name, value in backends.items()}
+    assert backend_of(Facts(seen if copied is None else {**seen, ("copied", ""): copied})) == expected

@@ -104,6 +104,9 @@ class Meter:
     def sent(self, byte_count: int) -> None:
         """Pages were handed to the connection."""
 
+    def copied(self, byte_count: int) -> None:
+        """Pages went over the connection, though others travel beside it: too many were lent, so they are a copy."""
+
     def received(self, byte_count: int) -> None:
         """Pages have come into a reservation."""
 
@@ -113,8 +116,8 @@ class Meter:
     def prefilled(self, seconds: float) -> None:
         """From a prefill's admission to its first token."""
 
-    def transferred(self, seconds: float) -> None:
-        """From the first token to the commit: what of a transfer the computing did not hide."""
+    def transferred(self, seconds: float, ttft_s: float) -> None:
+        """From the first token to the commit: what of a transfer the computing did not hide; and until the first."""
 
     def saved(self, byte_count: int) -> None:
         """Pages of a granted ticket that the decode worker has already: they do not travel."""
@@ -162,6 +165,10 @@ class Lane(Protocol):
     name: str
     fence: Fence
     flying: Flying  # fetches under way
+    scratch: memoryview  # the reader's: what it reads and does not want goes here
+
+    def sample(self, most: int) -> tuple[Span, ...]:
+        """Something of what was lent, whatever it holds, for a peer that reads it to know how long that takes."""
 
     def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
         """Where a frame lies in what was lent; none where it does not lie there: its bytes go over the connection."""

@@ -103,7 +103,7 @@ class DecodeSide:
             lease_s=self._lease_s,
             fence=channel.fence,
         )
-        pull = Pull(ticket, channel, prompt, sampling, listener)
+        pull = Pull(ticket, channel, prompt, sampling, listener, asked_at=self._clock())
         self._by_request[request] = self._by_generation[ticket.generation] = pull
         message = Prefill(request=request, sampling=from_sampling(sampling), have_pages=self._have_pages(prompt))
         channel.send(message, struct.pack(f"<{len(prompt)}i", *prompt))
@@ -346,7 +346,7 @@ class DecodeSide:
             pull.listener.on_token(pull.first)
 
     def _commit(self, pull: Pull) -> None:
-        self._meter.transferred(self._clock() - pull.first_at)
+        self._meter.transferred(self._clock() - pull.first_at, pull.first_at - pull.asked_at)
         listener, first = pull.listener, pull.first
         if listener is None or first is None:
             self._engine.release(pull.ticket.request)

@@ -16,6 +16,7 @@ from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import Span, WireError
 
 ADDRESSES: Final = 2**63  # more than any machine has; a library's own sums do not overflow below it
+BATCH_BYTES: Final = 8 * 2**20  # fetched together, then no more: a long frame goes alone, the next to another thread
 Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
 
 
@@ -25,6 +26,7 @@ class WriterEnd:
     def __init__(self, memory: memoryview) -> None:
         """`memory`: what was lent."""
         self.flying = Flying()  # for ever empty: the writer fetches nothing
+        self.scratch = memoryview(b"")
         self._start = address_of(memory)
         self._size = len(memory)
 
@@ -34,6 +36,10 @@ class WriterEnd:
         if not all(0 <= at <= self._size - size for at, size in places):
             return ()
         return tuple(Span(at, size) for at, size in places)
+
+    def sample(self, most: int) -> tuple[Span, ...]:
+        """The beginning."""
+        return (Span(0, min(most, self._size)),) if self._size else ()
 
     def under_way(self, frames: bool) -> None:
         """The reader needs no help."""
@@ -53,9 +59,15 @@ class WriterEnd:
 class ReaderEnd:
     """The reader's end: what it has fetched it says by `taken`; it sends nothing."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, scratch: memoryview) -> None:
+        """`size`: of what was lent; `scratch`: memory that reads may go into, and that is nobody's page."""
         self.flying = Flying()
+        self.scratch = scratch
         self._size = size
+
+    def sample(self, most: int) -> tuple[Span, ...]:  # noqa: ARG002
+        """The reader lends nothing."""
+        return ()
 
     def spans(self, pieces: Sequence[memoryview]) -> tuple[Span, ...]:
         """The reader sends no pages."""
@@ -131,7 +143,10 @@ Job = tuple[list[Move], "asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 
 
 class Fetchers:
-    """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong."""
+    """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong.
+
+    What waits is carried out together: a library's read costs as much for one frame as for several.
+    """
 
     def __init__(self, name: str, threads: int, flying: Flying, read: Callable[[list[Move]], str]) -> None:
         """Raises LaneError where the machine has no threads left."""
@@ -163,22 +178,58 @@ class Fetchers:
 
 
 def work(jobs: queue.SimpleQueue[Job | None], read: Callable[[list[Move]], str]) -> None:
-    """One thread: a fetch at a time until the connection is over."""
-    while (job := jobs.get()) is not None:
-        moves, loop, done = job
-        wrong = read(moves)
+    """One thread: what waits, again and again, until the connection is over."""
+    while batch := next_batch(jobs):
+        wrong = read(joined([move for moves, _, _ in batch for move in moves]))
         with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
-            loop.call_soon_threadsafe(settle, done, wrong)
+            batch[0][1].call_soon_threadsafe(settle, [done for _, _, done in batch], wrong)
 
 
-def settle(done: asyncio.Future[None], wrong: str) -> None:
-    """On the event loop: a fetch is over."""
-    if done.done():
-        return
-    if wrong:
-        done.set_exception(LaneError(wrong))
-    else:
-        done.set_result(None)
+def next_batch(jobs: queue.SimpleQueue[Job | None]) -> list[Job]:
+    """Waits for a job, and takes those behind it along, up to BATCH_BYTES; none: the connection is over."""
+    batch: list[Job] = []
+    job, size = jobs.get(), 0
+    while job is not None:
+        batch.append(job)
+        size += sum(moved for _, _, moved in job[0])
+        if size >= BATCH_BYTES:
+            return batch
+        try:
+            job = jobs.get_nowait()
+        except queue.Empty:
+            return batch
+    if batch:
+        jobs.put(None)  # the next call's
+    return batch
+
+
+def joined(moves: Sequence[Move]) -> list[Move]:
+    """Neighbours on both sides as one."""
+    found: list[Move] = []
+    for at, target, size in moves:
+        if found and found[-1][0] + found[-1][2] == at and found[-1][1] + found[-1][2] == target:
+            found[-1] = (*found[-1][:2], found[-1][2] + size)
+        else:
+            found.append((at, target, size))
+    return found
+
+
+def cut(moves: Sequence[Move], most: int) -> Iterator[Move]:
+    """The same in pieces of at most so many bytes."""
+    for at, target, size in moves:
+        for done in range(0, size, most):
+            yield at + done, target + done, min(most, size - done)
+
+
+def settle(fetches: Sequence[asyncio.Future[None]], wrong: str) -> None:
+    """On the event loop: fetches are over."""
+    for done in fetches:
+        if done.done():
+            continue
+        if wrong:
+            done.set_exception(LaneError(wrong))
+        else:
+            done.set_result(None)
 
 
 def start_of(text: str, size: int) -> int:

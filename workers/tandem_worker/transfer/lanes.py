@@ -34,14 +34,15 @@ class Lanes:
         """The backend in use."""
         return "tcp" if self.lane is None else self.lane.name
 
-    def offer(self) -> None:
-        """The writer offers its backend's lane once; until it is accepted, pages go over the connection."""
+    def offer(self) -> bool:
+        """The writer offers its backend's lane, if it has one; until it is accepted, pages go over the connection."""
         lent = self._backend.lend()
         if lent is None:
             self._count_as("tcp")
-        else:
-            self._lent, lend = lent
-            self._send(lend)
+            return False
+        self._lent, lend = lent
+        self._send(lend)
+        return True
 
     def hear(self, message: Lend | Borrowed, *, reads: bool) -> None:
         """The peer's word; `reads`: this end is the reader. Raises WireError where it makes no sense."""
@@ -64,6 +65,11 @@ class Lanes:
         if self.lane is None:
             raise WireError("pages beside a connection that has no such place")
         return self.lane.fetch(spans, pieces)
+
+    def probe(self, spans: Sequence[Span]) -> asyncio.Future[None] | None:
+        """Read what is no page, to nowhere. Raises WireError for a place that was not agreed on, LaneError."""
+        scratch = memoryview(b"") if self.lane is None else self.lane.scratch
+        return self.fetch(spans, [scratch[: sum(span.size for span in spans)]])
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """After the connection's end: `call` once nothing comes in by the lane, unless nothing does already."""

@@ -80,15 +80,16 @@ class Link(asyncio.BufferedProtocol):
         self._heads: list[bytes | memoryview] = []  # what leaves with the next write
         self._outbox = Outbox()
         self._rate = Rate()
-        self._prober = Prober(self._rate, self._loop.time, self.send, terms.meter)
         self._side = side
         self._lanes = Lanes(terms.backend, terms.meter, self.send)
+        self._prober = Prober(self._rate, self._loop.time, self.send, terms.meter, self._lanes, self.abort)
         self.incoming = Incoming(self, self._lanes, owner, terms.page_bytes)
         self._joins = joins
         self._find = find
         self._turn = 0
         self._others: list[Link] = []  # further connections to the same peer, for pages alone
-        self._paused = False
+        self.paused = False  # more than enough waits in the kernel's and the transport's buffers
+        self._gone = False
         self._silent = 0
         self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
@@ -134,11 +135,6 @@ class Link(asyncio.BufferedProtocol):
         return Fence.CONNECTION if self._lanes.lane is None else self._lanes.lane.fence
 
     @property
-    def paused(self) -> bool:
-        """Does more than enough wait in the kernel's and the transport's buffers?"""
-        return self._paused
-
-    @property
     def transport(self) -> asyncio.Transport | None:
         """What bytes are written to."""
         return self._transport
@@ -151,17 +147,17 @@ class Link(asyncio.BufferedProtocol):
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """A small message, ahead of all waiting pages."""
         self._urgent.append((frame_head(encode(message), len(body)), body))
-        self._pump()
+        self.pump()
 
     def push(self, generation: Generation, chunk: Chunk, body: Loan) -> None:
         """A frame of pages, behind every small message."""
         self._outbox.add(generation, chunk, body)
-        self._pump()
+        self.pump()
 
     def finish(self, generation: Generation, message: Message) -> None:
         """A transfer's last word, behind its pages."""
         self._outbox.finish(generation, message)
-        self._pump()
+        self.pump()
 
     def drop(self, generation: Generation) -> None:
         """Forget this generation's waiting pages."""
@@ -172,6 +168,12 @@ class Link(asyncio.BufferedProtocol):
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.close()
+
+    @property
+    def over(self) -> bool:
+        """Is the connection gone, and does nothing come in beside it any more?"""
+        connected = self._transport is not None and not self._gone
+        return not connected and not (self._lanes.lane and self._lanes.lane.flying)
 
     def abort(self, reason: str) -> None:
         """End the connection at once."""
@@ -209,6 +211,7 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._gone = True
         reason = self._reason or (str(exc) if exc else "the peer closed the connection")
         if self._timer is not None:
             self._timer.cancel()
@@ -224,31 +227,29 @@ class Link(asyncio.BufferedProtocol):
             self._lanes.when_idle(lambda: self._owner.on_closed(self, reason))  # its key can only now be ended
 
     def pause_writing(self) -> None:  # noqa: D102
-        self._paused = True
+        self.paused = True
 
     def resume_writing(self) -> None:  # noqa: D102
-        self._paused = False
-        self._pump()
+        self.paused = False
+        self.pump()
         if self._joins is not None:
-            self._joins.resume_pages()
-
-    def resume_pages(self) -> None:
-        """A connection that joined this one has room again."""
-        self._pump()
+            self._joins.pump()
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Whatever may leave now does."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        while not self._paused and self._urgent:
+        while not self.paused and self._urgent:
             head, body = self._urgent.popleft()
             self._write(transport, head, (body,) if len(body) else ())
         while (way := self._way()) is not None and (item := self._outbox.next()) is not None:
             self._leave(way if item.body is not None else transport, item)
         self._flush(transport)
-        self._tell_settled()
+        for generation in self._outbox.settled():
+            self._owner.on_sent(self, generation)
 
     def _way(self) -> asyncio.Transport | None:
         """The connection whose turn it is among those that have room. None: no frame may leave now."""
@@ -266,11 +267,9 @@ class Link(asyncio.BufferedProtocol):
             if lane is not None and (spans := lane.spans(pieces)):
                 message, pieces = msgspec.structs.replace(message, at=spans), []
                 lane.under_way(True)
+            elif lane is not None:
+                self._terms.meter.copied(item.body.size)
         self._write(way, frame_head(encode(message), sum(map(len, pieces))), pieces)
-
-    def _tell_settled(self) -> None:
-        for generation in self._outbox.settled():
-            self._owner.on_sent(self, generation)
 
     def _write(self, transport: asyncio.Transport, head: bytes, pieces: Sequence[bytes | memoryview]) -> None:
         """Words without a body leave together, in one call of the kernel; in their order with the rest."""
@@ -289,10 +288,9 @@ class Link(asyncio.BufferedProtocol):
 
     def _admit(self, message: AnyMessage, body_bytes: int) -> None:
         """Which bodies may follow which headers, exactly. Raises WireError."""
+        fits = has_its_body(message, body_bytes, self._terms.page_bytes, self._terms.frame_bytes)
         if isinstance(message, Probe):
-            fits = self._side is Side.OPENER and self._joins is None and self._prober.admits(body_bytes)
-        else:
-            fits = has_its_body(message, body_bytes, self._terms.page_bytes, self._terms.frame_bytes)
+            fits = self._side is Side.OPENER and self._joins is None and self._prober.admits(message, body_bytes)
         if not fits or (self._handshake is not None and body_bytes):
             raise WireError(f"{type(message).__name__} with a body of {body_bytes} B")
 
@@ -323,22 +321,29 @@ class Link(asyncio.BufferedProtocol):
         else:
             self._lanes.hear(message, reads=self._side is Side.OPENER)
             self._order()
+            if isinstance(message, Borrowed):
+                self._prober.begin()
+        self._tell_lane()
 
     def _order(self) -> None:
         """Is a frame there when a word behind it is?"""
         self._outbox.ordered = self._lanes.lane is None and not self._others
         self._outbox.window = WINDOW_BYTES if self._lanes.lane is None else 4 * FRAME_BESIDE_BYTES
 
+    def _tell_lane(self) -> None:
+        """Does the peer read now?"""
+        if self._lanes.lane is not None:
+            self._lanes.lane.under_way(self._outbox.flying > 0 or self._prober.waiting)
+
     def _hear_taken(self, message: Taken) -> None:
         self._untaken_s = 0.0
         if not self._outbox.taken(message.generation, message.first_page, message.size):
             raise WireError(f"{message.size} B from page {message.first_page} on were taken, and are not under way")
-        if self._lanes.lane is not None:
-            self._lanes.lane.under_way(self._outbox.flying > 0)
+        self._tell_lane()
         if self._rate.taken(self._loop.time(), message.size, idle=not self._outbox.flying):
             self._terms.meter.bandwidth(self._rate.bytes_per_second or 0.0)
         self._terms.meter.busy(self._rate.settle())
-        self._pump()
+        self.pump()
 
     def _shake(self, handshake: Handshake, message: AnyMessage, header: bytes) -> None:
         step = handshake.receive(message, header)
@@ -366,10 +371,8 @@ class Link(asyncio.BufferedProtocol):
                     raise WireError("there is no connection to join")
         if self._joins is not None:
             self._joins.joined_by(self)
-        elif self._side is Side.ANSWERER:
-            self._lanes.offer()
-            if self._terms.backend.name == "tcp":
-                self._prober.begin()
+        elif self._side is Side.ANSWERER and not self._lanes.offer():
+            self._prober.begin()
         if not self.ready.done():
             self.ready.set_result(peer)
 
@@ -390,6 +393,7 @@ class Link(asyncio.BufferedProtocol):
         if self._untaken_s > TAKEN_S:
             self.abort(f"no page was taken for {TAKEN_S:.0f} s")
             return
+        self._tell_lane()
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())
         self._timer = self._loop.call_later(PING_EVERY_S, self._tick)

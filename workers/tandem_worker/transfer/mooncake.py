@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, cut, start_of
 from tandem_worker.transfer.peers import parse_address
+from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Lane
 
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
+# The library moves the pieces of a read beside one another, and one piece slowly; its queue refuses a few thousand.
+PIECE_BYTES: Final = 2**20
+PIECES_AT_ONCE: Final = 512
 
 
 def make_engine(host: str) -> Any:
@@ -52,8 +57,8 @@ class Reader(ReaderEnd):
     fence = Fence.KEY
     ordered = False
 
-    def __init__(self, engine: Any, peer: str, start: int, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, engine: Any, peer: str, start: int, size: int, scratch: memoryview) -> None:
+        super().__init__(size, scratch)
         self._engine = engine
         self._peer = peer
         self._start = start
@@ -68,11 +73,13 @@ class Reader(ReaderEnd):
         return self._fetchers.add(moves)
 
     def _read(self, moves: list[Move]) -> str:
-        here = [target for _, target, _ in moves]
-        there = [self._start + at for at, _, _ in moves]
-        sizes = [size for _, _, size in moves]
-        failed = self._engine.batch_transfer_sync_read(self._peer, here, there, sizes)
-        return f"a read of pages failed: the transfer engine says {failed}" if failed else ""
+        pieces = list(cut(moves, PIECE_BYTES))
+        for first in range(0, len(pieces), PIECES_AT_ONCE):
+            there, here, sizes = zip(*pieces[first : first + PIECES_AT_ONCE], strict=True)
+            places = [self._start + at for at in there]
+            if failed := self._engine.batch_transfer_sync_read(self._peer, list(here), places, list(sizes)):
+                return f"a read of pages failed: the transfer engine says {failed}"
+        return ""
 
     def revoke(self) -> bool:
         """No read that has begun can be given up. True: none is under way."""
@@ -97,11 +104,13 @@ class Mooncake:
         self._engine = make_engine(host)
         self._address = f"{host}:{self._engine.get_rpc_port()}"
         self._memory = memoryview(b"")
+        self._scratch = memoryview(mmap.mmap(-1, PROBE_BYTES))  # shared by all readers: nobody looks at it
 
     def open(self, memory: memoryview, file: MemoryFile | None) -> None:  # noqa: ARG002 (any memory can be registered)
         """The worker's pages, which reads go into and come from. Raises BackendError."""
-        if self._engine.register_memory(address_of(memory), len(memory)):
-            raise BackendError("--transfer-backend mooncake: the KV pages cannot be registered")
+        for part in (memory, self._scratch):
+            if self._engine.register_memory(address_of(part), len(part)):
+                raise BackendError("--transfer-backend mooncake: the KV pages cannot be registered")
         self._memory = memory
 
     def lend(self) -> tuple[Lane, Lend] | None:
@@ -118,7 +127,7 @@ class Mooncake:
             parse_address(peer)  # the library would look names up
         except ValueError as error:
             raise LaneError(f"the peer's memory is nowhere: {error}") from error
-        return Reader(self._engine, peer, start_of(start, lend.size), lend.size)
+        return Reader(self._engine, peer, start_of(start, lend.size), lend.size, self._scratch)
 
     def close(self) -> None:
         """Lanes go with their connections."""

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import mmap
 import os
 import secrets
 import sys
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
 from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
 from tandem_worker.transfer.interface import interface_of
+from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -169,8 +171,8 @@ class Reader(ReaderEnd):
     fence = Fence.KEY
     ordered = False
 
-    def __init__(self, agent: Agent, peer: str, start: int, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, agent: Agent, peer: str, start: int, size: int, scratch: memoryview) -> None:
+        super().__init__(size, scratch)
         self._agent = agent
         self._peer = peer
         self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying, lambda moves: agent.read(peer, start, moves))
@@ -214,6 +216,7 @@ class Nixl:
         self._agent = Agent(load_library())
         self._errors: tuple[type[Exception], ...] = (OSError, ValueError, *self._agent.errors)
         self._memory = memoryview(b"")
+        self._scratch = memoryview(mmap.mmap(-1, PROBE_BYTES))  # shared by all readers: nobody looks at it
         self._key = b""
         self._readers: dict[str, Reader] = {}
 
@@ -221,6 +224,7 @@ class Nixl:
         """The worker's pages, which reads go into and come from. Raises BackendError."""
         try:
             registered = self._agent.register(memory)
+            self._agent.register(self._scratch)
             self._key = bytes(self._agent.raw.get_partial_agent_metadata(registered, inc_conn_info=True))
         except self._errors as error:
             raise BackendError(f"--transfer-backend nixl: the KV pages cannot be registered: {error}") from error
@@ -245,7 +249,7 @@ class Nixl:
             raise LaneError(f"the peer's agent cannot be added: {error}") from error
         if peer in self._readers:
             raise LaneError("the peer's agent is in use by an earlier connection")
-        reader = self._readers[peer] = Reader(self._agent, peer, start, lend.size)
+        reader = self._readers[peer] = Reader(self._agent, peer, start, lend.size, self._scratch)
         return reader
 
     def close(self) -> None:

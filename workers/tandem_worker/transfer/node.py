@@ -70,13 +70,12 @@ class Node:
         return bound
 
     async def stop(self) -> None:
-        """End all connections; what was under way ends as if the peer had gone."""
+        """End all connections, within a few seconds; what was under way ends as if the peer had gone."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self.peers.close()
-        await self._listening.close()
+        await asyncio.gather(self.peers.close(), self._listening.close())
         self._backend.close()
 
     async def _sweep(self) -> None:

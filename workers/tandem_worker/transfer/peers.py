@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.handshake import RefusedError, Side
@@ -14,6 +16,10 @@ from tandem_worker.transfer.terms import Terms
 if TYPE_CHECKING:
     from tandem_worker.transfer.base import Owner
 
+LOG = logging.getLogger(__name__)
+STOPS: Final = "this worker stops"
+STOP_S: Final = 1.0
+LOOK_S: Final = 0.01
 CONNECT_S: Final = 3.0
 PEERS_AT_MOST: Final = 1024
 STRANGERS_AT_MOST: Final = 64  # connections whose handshake is not done
@@ -63,9 +69,8 @@ class Peers:
         """End all connections."""
         for task in list(self._opening.values()):
             task.cancel()
-        for link in self._links.values():
-            link.close("this worker stops")
-        self._links.clear()
+        links, self._links = list(self._links.values()), {}
+        await ended(links)
 
     def _opened(self, address: tuple[str, int], done: asyncio.Task[Link]) -> None:
         self._opening.pop(address, None)
@@ -138,12 +143,37 @@ class Listening:
         """Stop listening and end all connections."""
         if self._server is not None:
             self._server.close()
-        for link in self._links:
-            link.close("this worker stops")
+        await ended(self._links)
         if self._server is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._server.wait_closed()
+
+
+async def ended(links: Collection[Link]) -> None:
+    """Close them: after what was written, but in time, and once nothing is read into this worker's memory any more.
+
+    A peer that does not read is cut off after STOP_S; a read that its peer does not answer is waited for no longer than
+    as much again: no more can be done about it than to end the process, which whoever calls this is about to do.
+    """
+    for link in links:
+        link.close(STOPS)
+    await over(links)
+    for link in links:
+        link.abort(STOPS)
+    if left := await over(links):
+        LOG.warning("%d connections still read pages after %.0f s: they end with the process", left, 2 * STOP_S)
+
+
+async def over(links: Collection[Link]) -> int:
+    """Until all are over, but no longer than STOP_S; how many are not."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + STOP_S
+    while clock() < end:
+        if all(link.over for link in links):
+            return 0
+        await asyncio.sleep(LOOK_S)
+    return sum(not link.over for link in links)
 
 
 class Deaf(asyncio.Protocol):

@@ -46,6 +46,7 @@ class Pull:
     prompt: Sequence[int]
     sampling: Sampling
     listener: Listener | None  # None: nobody listens any more
+    asked_at: float
     first: Token | None = None
     first_at: float = 0.0
     landing: int = 0  # frames that have a place and are not there

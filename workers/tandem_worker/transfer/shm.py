@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from tandem_worker.engine.memory import SEALS, huge
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
 from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, size_of
+from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend, Span
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Window(ReaderEnd):
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
-        super().__init__(size)
+        super().__init__(size, memoryview(bytearray(PROBE_BYTES)))
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
                 raise LaneError("the peer's memory file may change its size or its other readers")

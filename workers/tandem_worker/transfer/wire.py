@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
@@ -131,11 +131,18 @@ class SamplingFields(msgspec.Struct, frozen=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """P → D, once, right after the handshake, where pages are bytes of the connection: zeros that measure it."""
+    """P → D, twice, once both know how pages travel: bytes that measure it. They lie in what P lent, or follow."""
+
+    at: Annotated[tuple[Span, ...], msgspec.Meta(max_length=1)] = ()
+
+    @property
+    def size_beside(self) -> int:
+        """Bytes that lie elsewhere."""
+        return sum(span.size for span in self.at)
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """D → P. The zeros are here."""
+    """D → P. The probe's bytes are here."""
 
 
 class Prefill(Message, frozen=True, kw_only=True):

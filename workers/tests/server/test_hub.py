@@ -17,6 +17,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 from tandem_worker import hub as hub_of_models
+from tandem_worker import hub_download
 from tandem_worker.hub import HubError, repository_of
 from tandem_worker.settings import SettingsError, parse_settings
 
@@ -123,7 +124,7 @@ def test_what_cannot_be_had_says_whether_to_try_again(monkeypatch, error, code, 
     def refuse(*_, **__):
         raise error
 
-    monkeypatch.setattr(hub_of_models, "snapshot_download", refuse)
+    monkeypatch.setattr(hub_download, "snapshot_download", refuse)
     with pytest.raises(HubError, match=words) as caught:
         hub_of_models.fetched("owner/name", COMMIT)
     assert caught.value.exit_code == code

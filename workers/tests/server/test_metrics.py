@@ -7,14 +7,14 @@ from workers.tests.server.test_api import CHAT, CHAT_PATH, post
 
 COUNTERS = ["prefix_cache_queries_total", "prefix_cache_hits_total", "prefill_tokens_total",
             "prefill_busy_seconds_total", "decode_steps_total", "decode_busy_seconds_total", "decode_tokens_total",
-            "num_preemptions_total",
+            "num_preemptions_total", "kv_transfer_copied_bytes_total",
             'kv_transfer_bytes_total{direction="sent"}', 'kv_transfer_bytes_total{direction="received"}']  # fmt: skip
 GAUGES = ["num_requests_running", "num_requests_waiting", "prefill_waiting_tokens", "kv_cache_usage_perc",
           'transfer_tickets{state="open"}', 'transfer_tickets{state="quarantined"}', "kv_quarantined_pages",
           'transfer_backend_info{backend="tcp"}']  # fmt: skip
 HISTOGRAMS = ["time_to_first_token_seconds", "request_time_per_output_token_seconds", "inter_token_latency_seconds",
               "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
-              "kv_transfer_seconds"]  # fmt: skip
+              "kv_transfer_seconds", "kv_transfer_ttft_share"]  # fmt: skip
 
 
 async def scrape(worker):
@@ -47,5 +47,8 @@ async def test_a_pair_s_work_is_counted_on_the_right_side(pair):
         assert one[f"tandem_{name}_count"] == 1
     for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "kv_transfer_seconds"):
         assert other[f"tandem_{name}_count"] == 1
+    ttft, share = (other[f"tandem_{name}_sum"] for name in ("time_to_first_token_seconds", "kv_transfer_ttft_share"))
+    # Of the request's way through the transfer alone, which is a little shorter than from its arrival here.
+    assert share >= other["tandem_kv_transfer_seconds_sum"] / ttft > 0
     assert other["tandem_inter_token_latency_seconds_count"] == 7
     assert 'tandem_time_to_first_token_seconds_bucket{le="2560.0"}' in other

@@ -2,6 +2,8 @@
 
 import asyncio
 import resource
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -59,3 +61,29 @@ async def test_a_worker_whose_pages_have_no_memory_file_does_not_start(model, tm
     (line,) = [line for line in worker.log.read_text().splitlines() if line.startswith("tandem-worker: ")]
     assert "no memory file of" in line
     assert "File too large; use another backend" in line
+
+
+# In a mount namespace of its own: a file system that has room for its root directory alone.
+MOUNTED = 'mount -t tmpfs -o nr_inodes=1 full "$0" && exec "$@"'
+TRIED = """
+import sys
+from pathlib import Path
+from tandem_worker.transfer.backends import make_backend
+from tandem_worker.transfer.base import BackendError
+try:
+    make_backend("shm", Path(sys.argv[1]), "127.0.0.1")
+except BackendError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_transfer_directory_is_said_at_the_start(tmp_path):
+    within = ["unshare", "-Urm", "sh", "-c", MOUNTED, str(tmp_path)]
+    got = subprocess.run(
+        [*within, sys.executable, "-c", TRIED, str(tmp_path)], capture_output=True, text=True, timeout=200, check=False
+    )
+    if "not permitted" in got.stderr or "denied" in got.stderr:
+        pytest.skip(f"this machine has no mount namespaces: {got.stderr.strip()}")
+    no_room = "[Errno 28] No space left on device"
+    assert got.stdout.strip() == f"--transfer-backend shm: no socket in {tmp_path}: {no_room}", got.stderr

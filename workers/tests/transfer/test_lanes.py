@@ -31,6 +31,8 @@ async def on_lane(decode, prefill):
     await eventually(lambda: link.backend == name, f"{name} is agreed on")
     await eventually(lambda: backends_of(prefill).get(name) == 1, "the other side knows")
     assert backends_of(decode)[name] == 1
+    (far,) = prefill.node._listening._links
+    await eventually(lambda: far.bandwidth, "the way has been measured")
     return link
 
 
@@ -49,6 +51,7 @@ async def test_pages_travel_beside_the_connection(lane_pair):
     for heard in (*wanted, *got):
         await heard.until(lambda heard: heard.over)
     assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
+    assert "\ntandem_kv_transfer_copied_bytes_total 0.0" in prefill.service.metrics.exposition().decode()
     await both_are_empty(lane_pair)
 
 
@@ -69,6 +72,8 @@ async def test_pages_that_may_not_be_lent_travel_as_bytes_of_the_connection(lane
         await heard.until(lambda heard: heard.over)
     assert [heard.ids for heard in got] == [heard.ids for heard in wanted]
     assert bool(fetched) is (share > 0)
+    counted = prefill.service.metrics.exposition().decode()
+    assert "\ntandem_kv_transfer_copied_bytes_total 0.0" not in counted, "what went over tcp is counted"
     await both_are_empty(lane_pair)
 
 
@@ -120,9 +125,11 @@ async def test_without_a_common_directory_pages_travel_over_tcp_and_that_is_what
 
 def never_ending(lane):
     """Reads that do not come to their end by themselves."""
-    reads = []
+    reads, probe = [], lane.fetch
 
     def fetch(spans, pieces):
+        if pieces[0].obj is lane.scratch.obj:
+            return probe(spans, pieces)
         reads.append(asyncio.get_running_loop().create_future())
         return lane.flying.add(reads[-1])
 

@@ -8,9 +8,12 @@ import pytest
 from tandem_worker.engine import Sampling
 from tandem_worker.transfer.base import Meter
 from tandem_worker.transfer.handshake import Side
-from tandem_worker.transfer.probe import ANSWER_S, PROBE_BYTES, Prober
+from tandem_worker.transfer.lanes import Lanes
+from tandem_worker.transfer.probe import ANSWER_S, PROBE_BYTES, PROBES, Prober
 from tandem_worker.transfer.rate import LEAST_BYTES, WEIGHT, Rate
-from tandem_worker.transfer.wire import Probe, Probed, WireError, encode, frame_head
+from tandem_worker.transfer.tcp import Tcp
+from tandem_worker.transfer.wire import Probe, Probed, Span, WireError, encode, frame_head
+from workers.tests.transfer.ends import BESIDE
 from workers.tests.transfer.forged import HandMade, forge, identity_of
 from workers.tests.transfer.kit import eventually, pull, running
 
@@ -24,12 +27,21 @@ def value_of(worker, name):
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), None)
 
 
+def prober_of(rate, clock, sent):
+    """Of a connection that carries pages itself."""
+    say = lambda *words: sent.append(words)  # noqa: E731
+    return Prober(rate, clock, say, Meter(), Lanes(Tcp(), Meter(), say), lambda reason: None)
+
+
 def answer(rate, seconds):
-    """A probe that D answers after so many seconds."""
-    clock = iter((5.0, 5.0 + seconds))
-    prober = Prober(rate, lambda: next(clock), lambda *words: None, Meter())
+    """Two probes, of which D answers the first soon, the second after so many seconds."""
+    clock, sent = iter((5.0, 5.5, 6.0, 6.0 + seconds)), []
+    prober = prober_of(rate, lambda: next(clock), sent)
     prober.begin()
-    prober.hear(Probed())
+    for _ in range(PROBES):
+        assert rate.bytes_per_second is None, "the first one finds the way"
+        prober.hear(Probed())
+    assert [(word, len(body)) for word, body in sent] == [(Probe(), PROBE_BYTES)] * PROBES
 
 
 def test_a_probe_is_a_guess_that_the_first_real_sample_replaces():
@@ -55,15 +67,26 @@ def test_an_answer_counts_within_its_time(seconds, known):
     assert (rate.bytes_per_second is not None) is known
 
 
-def test_each_word_is_said_once():
+BEHIND, ON_LANE = Probe(), Probe(at=(Span(0, PROBE_BYTES),))
+
+
+def test_each_word_is_said_twice_and_no_longer_than_it_may_be():
     sent = []
-    prober = Prober(Rate(), lambda: 0.0, lambda *words: sent.append(words), Meter())
+    prober = prober_of(Rate(), lambda: 0.0, sent)
     with pytest.raises(WireError, match="never sent"):
         prober.hear(Probed())
-    assert [prober.admits(size) for size in (0, 1, PROBE_BYTES, PROBE_BYTES + 1)] == [False, True, True, False]
-    prober.hear(Probe())
-    assert sent == [(Probed(),)]
-    assert not prober.admits(1)
+    assert [prober.admits(BEHIND, size) for size in (0, 1, PROBE_BYTES, PROBE_BYTES + 1)] == [False, True, True, False]
+    assert [prober.admits(ON_LANE, size) for size in (0, 1)] == [True, False]
+    assert not prober.admits(Probe(at=(Span(0, PROBE_BYTES + 1),)), 0)
+    for _ in range(PROBES):
+        prober.hear(BEHIND)
+    assert sent == [(Probed(),)] * PROBES
+    assert not prober.admits(BEHIND, 1)
+
+
+def test_a_place_beside_a_connection_that_carries_pages_itself_is_refused():
+    with pytest.raises(WireError, match="no such place"):
+        prober_of(Rate(), lambda: 0.0, []).hear(ON_LANE)
 
 
 async def test_a_new_pair_knows_its_bandwidth_and_what_it_expects(model):
@@ -80,16 +103,32 @@ async def test_a_new_pair_knows_its_bandwidth_and_what_it_expects(model):
         assert value_of(prefill, "tandem_kv_transfer_busy_seconds_total") > 0
 
 
-async def test_what_is_read_in_place_is_not_probed(model, tmp_path):
-    changes = {"backend": "shm", "transfer_dir": tmp_path}
-    async with running(model, "p", **changes) as prefill, running(model, "d", **changes) as decode:
+@pytest.mark.parametrize("backend", BESIDE)
+async def test_what_is_read_in_place_is_measured_where_it_lies(model, backend):
+    async with running(model, "p", backend=backend) as prefill, running(model, "d", backend=backend) as decode:
+        link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+        await eventually(lambda: value_of(prefill, BANDWIDTH), "the bandwidth is known before any page travels")
+        assert link.backend == backend
+        assert decode.node.decode.stale == 0
+        (far,) = prefill.node._listening._links
+        assert far.bandwidth == value_of(prefill, BANDWIDTH)
         heard = await pull(decode, prefill, "r", [5] * 40, GREEDY)
         await heard.until(lambda heard: heard.over)
-        assert value_of(prefill, BANDWIDTH) is None, "10 pages are too little to say"
+        assert far.bandwidth == value_of(prefill, BANDWIDTH), "10 pages are too little to say"
+        for worker in (prefill, decode):
+            await eventually(worker.is_empty, "nothing is held")
+
+
+async def test_without_a_common_way_the_one_that_is_used_is_measured(model, caplog):
+    async with running(model, "p", backend="shm") as prefill, running(model, "d", backend="shm") as decode:
+        prefill.node._backend._door.path.unlink()
+        link = await decode.node.peers.get(("127.0.0.1", prefill.assembled.kv_port))
+        await eventually(lambda: value_of(prefill, BANDWIDTH), "the bandwidth is known")
+        assert link.backend == "tcp"
 
 
 @pytest.mark.parametrize(
-    "sizes", [[PROBE_BYTES + 1], [0], [1, 1], [2**40]], ids=["over the cap", "empty", "a second one", "huge"]
+    "sizes", [[PROBE_BYTES + 1], [0], [1, 1, 1], [2**40]], ids=["over the cap", "empty", "a third one", "huge"]
 )
 async def test_a_prefill_worker_cannot_probe_for_ever(model, sizes):
     async with running(model, "d") as decode:

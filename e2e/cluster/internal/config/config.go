@@ -18,6 +18,8 @@ type Config struct {
 	Nodes   []Node           `json:"nodes"`
 	Images  map[string]Image `json:"images"`
 	Publish []Publish        `json:"publish"`
+	// Flags are added to those of a part of the control plane: apiserver, manager, scheduler.
+	Flags map[string][]string `json:"flags"`
 }
 
 // Kind is a sort of node: what it says it has.
@@ -77,6 +79,11 @@ func (c *Config) check() error {
 		seen[n.Name] = true
 		if _, err := c.KindOf(n.Kind); err != nil {
 			return fmt.Errorf("node %q: %w", n.Name, err)
+		}
+	}
+	for part := range c.Flags {
+		if part != "apiserver" && part != "manager" && part != "scheduler" {
+			return fmt.Errorf("flags: %q is not one of apiserver, manager, scheduler", part)
 		}
 	}
 	for _, p := range c.Publish {

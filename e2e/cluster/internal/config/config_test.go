@@ -33,6 +33,7 @@ func TestLoadRefuses(t *testing.T) {
 		"unknown kind":   {"kinds: {a: {}, b: {}}\nnodes: [{name: n, kind: c}]", "use one of a, b"},
 		"two of a name":  {"kinds: {a: {}}\nnodes: [{name: n, kind: a}, {name: n, kind: a}]", "named twice"},
 		"unknown field":  {"kind: {}", "unknown field"},
+		"unknown part":   {"kinds: {a: {}}\nnodes: [{name: n, kind: a}]\nflags: {etcd: [--x]}", "not one of apiserver"},
 		"bad publishing": {"kinds: {a: {}}\nnodes: [{name: n, kind: a}]\npublish: [{host: h, service: web}]", "namespace/service:port"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,13 +27,13 @@ type Part struct {
 // Parts are in the order in which they start.
 var Parts = []Part{
 	{"etcd", runEtcd},
-	{"apiserver", run(apiserver.NewAPIServerCommand, apiserverFlags)},
-	{"manager", run(manager.NewControllerManagerCommand, managerFlags)},
-	{"scheduler", run(func() *cobra.Command { return scheduler.NewSchedulerCommand() }, schedulerFlags)},
+	{"apiserver", run("apiserver", apiserver.NewAPIServerCommand, apiserverFlags)},
+	{"manager", run("manager", manager.NewControllerManagerCommand, managerFlags)},
+	{"scheduler", run("scheduler", func() *cobra.Command { return scheduler.NewSchedulerCommand() }, schedulerFlags)},
 }
 
 // Proxy is kube-proxy, which the gate starts and keeps.
-var Proxy = Part{"proxy", run(proxy.NewProxyCommand, proxyFlags)}
+var Proxy = Part{"proxy", run("proxy", proxy.NewProxyCommand, proxyFlags)}
 
 // Run turns this process into the part of that name; it returns only on an error.
 func Run(name string, state *config.State) error {
@@ -45,12 +45,13 @@ func Run(name string, state *config.State) error {
 	return fmt.Errorf("there is no part %q of the control plane", name)
 }
 
-func run(command func() *cobra.Command, flags func(*config.State) []string) func(*config.State) error {
+func run(part string, command func() *cobra.Command, flags func(*config.State) []string) func(*config.State) error {
 	return func(state *config.State) error {
 		c := command()
-		c.SetArgs(flags(state))
+		args := append(flags(state), state.Flags[part]...)
+		c.SetArgs(args)
 		// Version handling and logging of Kubernetes' commands read the process's own arguments.
-		os.Args = append([]string{c.Use}, flags(state)...)
+		os.Args = append([]string{c.Use}, args...)
 		if code := cli.Run(c); code != 0 {
 			return fmt.Errorf("%s ended with code %d: its log says why", c.Use, code)
 		}

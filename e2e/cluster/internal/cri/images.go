@@ -91,6 +91,3 @@ func (i *Images) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, 
 	}}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage, ContainerFilesystems: usage}, nil
 }
-
-// Close has nothing to close.
-func (i *Images) Close(context.Context) error { return nil }

@@ -13,7 +13,6 @@ import (
 
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-streaming/pkg/streaming"
 
 	"tandem.dev/e2e/cluster/internal/cgroup"
 	"tandem.dev/e2e/cluster/internal/config"
@@ -32,7 +31,7 @@ type Options struct {
 type Runtime struct {
 	unsupported
 	options   Options
-	streams   streaming.Server
+	streams   streamServer
 	addresses *pool
 
 	mu         sync.Mutex
@@ -80,9 +79,6 @@ func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.RuntimeConfig
 func (r *Runtime) RuntimeConfig(context.Context) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{}, nil
 }
-
-// Close does nothing: what the runtime holds ends with the process.
-func (r *Runtime) Close(context.Context) error { return nil }
 
 func newID() string {
 	id := make([]byte, 32)

@@ -13,8 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-streaming/pkg/streaming"
-	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
 	"tandem.dev/e2e/cluster/internal/spawn"
@@ -23,17 +21,17 @@ import (
 // streamed is what the streaming server may ask of the runtime.
 type streamed struct{ runtime *Runtime }
 
-var _ streaming.Runtime = streamed{}
+var _ streamRuntime = streamed{}
 
 // serveStreams listens where only the kubelet of this process is told: each URL it hands out is good for one use.
-func serveStreams(r *Runtime) (streaming.Server, error) {
+func serveStreams(r *Runtime) (streamServer, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	config := streaming.DefaultConfig
+	config := streamDefaults
 	config.BaseURL = &url.URL{Scheme: "http", Host: listener.Addr().String()}
-	server, err := streaming.NewServer(config, streamed{r})
+	server, err := newStreamServer(config, streamed{r})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +49,7 @@ func (r *Runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequ
 	return r.streams.GetPortForward(req)
 }
 
-func (s streamed) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, errOut io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize) error {
+func (s streamed) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, errOut io.WriteCloser, tty bool, _ <-chan terminalSize) error {
 	if tty && errOut == nil {
 		errOut = out // no terminal here: the two outputs come as one, as they would from a terminal
 	}
@@ -64,7 +62,7 @@ func (s streamed) Exec(ctx context.Context, id string, argv []string, in io.Read
 	return err
 }
 
-func (s streamed) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan remotecommand.TerminalSize) error {
+func (s streamed) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan terminalSize) error {
 	return errors.New("attach is not supported here: use `kubectl logs -f` or `kubectl exec`")
 }
 

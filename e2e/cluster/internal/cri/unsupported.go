@@ -23,14 +23,6 @@ func (unsupported) CheckpointContainer(context.Context, *runtimeapi.CheckpointCo
 	return no("checkpointing a container")
 }
 
-func (unsupported) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest) error {
-	return no("checkpointing a pod")
-}
-
-func (unsupported) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
-	return nil, no("restoring a pod")
-}
-
 func (unsupported) GetContainerEvents(context.Context, chan *runtimeapi.ContainerEventResponse, func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
 	return no("container events")
 }

@@ -56,8 +56,8 @@ func (podGroups) GetPodCgroupConfig(*v1.Pod, v1.ResourceName) (*cm.ResourceConfi
 // SetPodCgroupConfig has nothing to set; a resize goes on to the containers.
 func (podGroups) SetPodCgroupConfig(klog.Logger, *v1.Pod, *cm.ResourceConfig) error { return nil }
 
-// GetCapacity has the storage that the stub would give as none, so that pods may ask for some.
-func (d devices) GetCapacity(_ klog.Logger, isolated bool) v1.ResourceList {
+// capacity has the storage that the stub would give as none, so that pods may ask for some.
+func (d devices) capacity(isolated bool) v1.ResourceList {
 	if !isolated {
 		return v1.ResourceList{}
 	}

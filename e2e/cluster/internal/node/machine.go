@@ -4,9 +4,7 @@ import (
 	"context"
 	"time"
 
-	cadvisorapi "github.com/google/cadvisor/lib/model"
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubelet/cadvisor"
 
 	"tandem.dev/e2e/cluster/internal/config"
@@ -28,42 +26,42 @@ func newMachine(node config.Node, kind config.Kind, dir string) machine {
 
 func (m machine) Start() error { return nil }
 
-func (m machine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
-	return &cadvisorapi.MachineInfo{NumCores: m.cores, MemoryCapacity: m.memory, MachineID: m.name, SystemUUID: m.name}, nil
+func (m machine) machineInfo() *machineInfo {
+	return &machineInfo{NumCores: m.cores, MemoryCapacity: m.memory, MachineID: m.name, SystemUUID: m.name}
 }
 
-func (m machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+func (m machine) VersionInfo() (*versionInfo, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return nil, err
 	}
-	return &cadvisorapi.VersionInfo{KernelVersion: unix.ByteSliceToString(name.Release[:]), ContainerOsVersion: "Tandem one-machine cluster"}, nil
+	return &versionInfo{KernelVersion: unix.ByteSliceToString(name.Release[:]), ContainerOsVersion: "Tandem one-machine cluster"}, nil
 }
 
 // ContainerInfoV2 has one empty sample of any group: the kubelet's summaries want one of the node's own.
-func (m machine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
-	sample := &cadvisorapi.ContainerStats{Timestamp: time.Now()}
-	return map[string]cadvisorapi.ContainerInfo{name: {Stats: []*cadvisorapi.ContainerStats{sample}}}, nil
+func (m machine) ContainerInfoV2(name string, _ requestOptions) (map[string]containerInfo, error) {
+	sample := &containerStats{Timestamp: time.Now()}
+	return map[string]containerInfo{name: {Stats: []*containerStats{sample}}}, nil
 }
 
-func (m machine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
-	return map[string]*cadvisorapi.ContainerInfo{}, nil
+func (m machine) GetRequestedContainersInfo(string, requestOptions) (map[string]*requestedInfo, error) {
+	return map[string]*requestedInfo{}, nil
 }
 
-func (m machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.disk() }
-func (m machine) RootFsInfo() (cadvisorapi.FsInfo, error)                  { return m.disk() }
-func (m machine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+func (m machine) ImagesFsInfo(context.Context) (fsInfo, error) { return m.disk() }
+func (m machine) RootFsInfo() (fsInfo, error)                  { return m.disk() }
+func (m machine) ContainerFsInfo(context.Context) (fsInfo, error) {
 	return m.disk()
 }
-func (m machine) GetDirFsInfo(string) (cadvisorapi.FsInfo, error) { return m.disk() }
+func (m machine) GetDirFsInfo(string) (fsInfo, error) { return m.disk() }
 
-func (m machine) disk() (cadvisorapi.FsInfo, error) {
+func (m machine) disk() (fsInfo, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(m.dir, &fs); err != nil {
-		return cadvisorapi.FsInfo{}, err
+		return fsInfo{}, err
 	}
 	size, inodes, free := uint64(fs.Bsize), fs.Files, fs.Ffree
-	return cadvisorapi.FsInfo{
+	return fsInfo{
 		Mountpoint: m.dir, Capacity: fs.Blocks * size, Available: fs.Bavail * size, Usage: (fs.Blocks - fs.Bfree) * size,
 		Inodes: &inodes, InodesFree: &free,
 	}, nil

@@ -13,7 +13,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	kubeletapp "k8s.io/kubernetes/cmd/kubelet/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	"k8s.io/kubernetes/pkg/kubelet"
@@ -72,9 +71,11 @@ func dependencies(state *config.State, node config.Node, kind config.Kind, serve
 	if err := connect(state, node, deps); err != nil {
 		return nil, err
 	}
-	if deps.TLSConfig, err = serveTo(state, node); err != nil {
+	serving, err := serveTo(state, node)
+	if err != nil {
 		return nil, err
 	}
+	serveAs(deps, serving)
 	runtime := cri.Options{
 		Node: node, Tree: state.Tree, Dir: filepath.Join(state.NodeDir(node.Name), "runtime"), Root: state.Root, Images: state.Images,
 	}
@@ -89,7 +90,7 @@ func dependencies(state *config.State, node config.Node, kind config.Kind, serve
 	deps.CAdvisorInterface = newMachine(node, kind, state.Dir)
 	deps.OOMAdjuster = oom.NewFakeOOMAdjuster() // nodes are not worth more than the machine's other processes
 	deps.PodStartupLatencyTracker = kubeletutil.NewPodStartupLatencyTracker()
-	deps.NodeStartupLatencyTracker = kubeletutil.NewNodeStartupLatencyTracker(klog.FromContext(ctx))
+	deps.NodeStartupLatencyTracker = newStartupTracker(ctx)
 	return deps, nil
 }
 

@@ -1,0 +1,137 @@
+"""`python -m e2e.bench.clients`: aiperf, unmodified, as a client of a worker or of a router, for a bounded load.
+
+aiperf (0.8 GB with what it needs) lives in an environment of its own, which `--place` makes where it is missing; it is
+no extra of this project. Without `--url` a worker with SmolLM2 is started on 127.0.0.1 and ended afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from e2e.bench.engine_models import SMOLLM
+from e2e.bench.table import Row, write
+from e2e.harness.kube import REPO
+from tandem_worker.engine import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION: Final = "0.13.0"
+SERVED: Final = "smollm2"
+READY_S: Final = 180.0
+FIGURES: Final = (
+    "request_count", "request_throughput", "output_token_throughput", "time_to_first_token", "inter_token_latency",
+    "request_latency", "output_sequence_length",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Run it, print what it measured, write build/bench/clients.json. 1 where a request failed."""
+    asked = parse()
+    client = aiperf(asked.place)
+    folder = REPO / "build/bench/clients"
+    tokenizer(folder / "tokenizer")
+    with contextlib.nullcontext(asked.url) if asked.url else worker(folder / "worker.log") as url:
+        found = profile(client, url, folder, asked)
+    errors = found.get("error_request_count", {}).get("avg", 0)
+    rows = [
+        Row(f"{name} {kind}", found[name][kind], found[name]["unit"])
+        for name in FIGURES
+        if name in found
+        for kind in ("avg", "p50", "p99")
+        if found[name].get(kind) is not None
+    ]
+    write("clients", [*rows, Row("requests that failed", errors, "")])
+    return int(errors > 0 or found["request_count"]["avg"] < asked.requests)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser("bench-clients")
+    parser.add_argument("--url", default="", help="of a running worker or router; default: a worker of its own")
+    parser.add_argument("--place", type=Path, default=REPO / "build/aiperf", help="of aiperf; made if missing")
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--output-tokens", type=int, default=32)
+    parser.add_argument("--within", type=float, default=300.0, help="seconds")
+    return parser.parse_args()
+
+
+def aiperf(place: Path) -> Path:
+    """The client, in its environment."""
+    program = place / "bin/aiperf"
+    if not program.is_file():
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run([str(place / "bin/pip"), "install", "--quiet", f"aiperf=={VERSION}"], check=True)
+    return program
+
+
+def tokenizer(place: Path) -> None:
+    """The model's tokenizer in Hugging Face's form, by which aiperf makes prompts and counts tokens."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "tokenizer.json").write_text(load_tokenizer(SMOLLM).to_json())
+    (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+@contextlib.contextmanager
+def worker(log: Path) -> Iterator[str]:
+    """A worker's URL, while it runs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = [f"--model=file://{SMOLLM}", f"--served-name={SERVED}", "--host=127.0.0.1", f"--port={port}", "--kv-port=0"]
+    environment = {**os.environ, "TANDEM_TRANSFER_KEY": secrets.token_hex(32)}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tandem_worker.main", *flags], env=environment, stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        until_ready(f"http://127.0.0.1:{port}", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Raises RuntimeError where it does not come to that."""
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            if urllib.request.urlopen(url + "/ready", timeout=5).status == 200:  # noqa: S310 (a URL of this file)
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"the worker at {url} was not ready within {READY_S:.0f} s; its log says why")
+
+
+def profile(client: Path, url: str, folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """What aiperf wrote. Raises RuntimeError where it failed."""
+    command = [
+        str(client), "profile", "--model", SERVED, "--url", url, "--endpoint-type", "chat", "--streaming",
+        "--tokenizer", str(folder / "tokenizer"), "--artifact-dir", str(folder / "results"), "--ui", "none",
+        "--request-count", str(asked.requests), "--concurrency", str(asked.concurrency), "--random-seed", "1",
+        "--isl", str(asked.prompt_tokens), "--osl", str(asked.output_tokens), "--extra-inputs", "ignore_eos:true",
+    ]  # fmt: skip
+    # Its offline mode looks for the tokenizer in the hub's cache alone; a folder's is read from there without it.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=asked.within, check=False, cwd=folder)
+    if done.returncode:
+        raise RuntimeError(f"aiperf ended with code {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    found: dict[str, Any] = json.loads((folder / "results/profile_export_aiperf.json").read_text())
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
