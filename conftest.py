@@ -27,6 +27,7 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one cluster run in one process, and so does each file: what they share is set up once."""
     for item in items:

@@ -162,7 +162,7 @@ async def is_status(ask_status, wanted):
     ("flags", "key", "words"),
     [
         pytest.param(("--model", "file:///no/such/model"), "7" * 64, "no model directory", id="no model"),
-        pytest.param(("--model", "hf://some/model"), "7" * 64, "file:// only, not hf", id="hf"),
+        pytest.param(("--model", "s3://some/model"), "7" * 64, "file:// and hf://, not s3", id="s3"),
         pytest.param(("--transfer-backend", "pigeon"), "7" * 64, "pigeon is not one of", id="backend"),
         pytest.param((), "xyz", "hexadecimal", id="key"),
     ],
