@@ -25,6 +25,7 @@ from e2e.bench.performance import machine
 from e2e.bench.table import Row, against, write
 from e2e.harness.kube import REPO
 from tandem_worker.engine.config import config_from_json
+from tandem_worker.engine.memory import own_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +134,7 @@ def peers_python(place: Path) -> Path:
 def limits(threads: int, clock: Callable[[], float]) -> dict[str, float]:
     """What this machine gives these threads now: GB/s of a read stream, GFLOP/s of products, in fp32 or bf16."""
     torch.set_num_threads(threads)
-    stream = torch.ones(GIB // 8)  # half a GiB: far beyond the caches
+    stream = own_memory(GIB // 2).view(torch.float32).fill_(1)  # far beyond the caches, in large pages as weights are
     wide = torch.randn(1024, 1024)
     read = best(stream.sum, 5, clock)
     product = min(best(partial(torch.matmul, one, one), 8, clock) for one in (wide, wide.bfloat16()))
