@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster cluster-oldest helm model system lock clean \
   bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
-  bench-engine-serving bench-quality
+  bench-engine-serving bench-quality bench-clients
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -91,6 +91,9 @@ bench-engine-serving: env model  ## a long prompt beside running streams, schedu
 
 bench-quality: env model  ## what 8-bit weights and KV cost in quality (ARGS=--docs writes the page)
 	$(PY) -m e2e.bench.quality $(ARGS)
+
+bench-clients: env model  ## aiperf, unmodified, against a worker (ARGS="--url http://…")
+	$(PY) -m e2e.bench.clients $(ARGS)
 
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
