@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tandem_worker.engine.decoder import Batch, Group
-from tandem_worker.engine.parallel import masks_of
+from tandem_worker.engine.parallel import causal_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,8 @@ def padded(batch: Batch, shape: Shape, page_tokens: int, scratch: int, dtype: to
         return torch.cat((values, torch.full((shape.rows - rows,), rest)))
 
     positions = filled(batch.positions, 0)
-    mask, _ = masks_of(positions.unsqueeze(1), shape.width * page_tokens, dtype, None)
+    # Always a mask, even for a first token, which needs none: whatever runs in a captured pass has the same tensors.
+    mask = None if dtype is None else causal_mask(positions.unsqueeze(1), shape.width * page_tokens, dtype)
     group = Group(shape.rows, 1, pages.view(-1), mask)
     everything = torch.arange(shape.rows)
     return Batch(

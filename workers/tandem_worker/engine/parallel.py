@@ -191,9 +191,14 @@ def masks_of(
         return None, None
     at, row = torch.arange(keys), places.unsqueeze(-1)
     whole = len(places) == 1 and int(places[0, 0]) == 0
-    mask = None if whole else _additive(at > row, dtype)
+    mask = None if whole else causal_mask(places, keys, dtype)
     seen = window is None or int(places.max()) < window
     return mask, None if seen else _additive((at > row) | (at <= row - (window or 0)), dtype)
+
+
+def causal_mask(places: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
+    """[sequences, 1, rows, keys]: -inf over the keys behind each row of `places` [sequences, rows], else 0."""
+    return _additive(torch.arange(keys) > places.unsqueeze(-1), dtype)
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from tandem_worker.engine.batch import decode_batch, prefill_batch
 from tandem_worker.engine.config import config_from_json
 from tandem_worker.engine.decoder import Decoder
 from tandem_worker.engine.device import choose_device, kv_memory_mib, share_of
-from tandem_worker.engine.graphs import DecodeGraphs, Shape, bucket, padded, shape_of
+from tandem_worker.engine.graphs import DecodeGraphs, Shape, bucket, padded, shape_of, tensors_of
 from tandem_worker.engine.kv_format import kv_format
 from tandem_worker.engine.model import expected_shapes
 from tandem_worker.engine.sampler import Draw, pick_tokens
@@ -157,6 +157,14 @@ def test_graphs_give_the_tokens_of_plain_passes(tiny, expected, flashinfer):
     assert found == expected["greedy"]
     assert shapes
     assert set(shapes) <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, None], ids=["mask", "no mask"])
+def test_batches_of_one_shape_have_the_same_tensors(dtype):
+    """A first token alone needs no mask, but the pass that is captured with it runs for others."""
+    first, later = (decode_batch([Row([5] * count, [7])], 4, dtype)[0] for count in (1, 3))
+    shapes = [[one.shape for one in tensors_of(padded(batch, Shape(1, 1), 4, 99, dtype))] for batch in (first, later)]
+    assert shapes[0] == shapes[1]
 
 
 def test_padding_changes_nothing_of_a_batch():
