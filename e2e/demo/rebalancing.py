@@ -129,9 +129,12 @@ def move(stage: Stage, load: Load, targets: Targets) -> Move:
 
 
 def run(stage: Stage, load: Load, targets: Targets, mode: str, seconds: float) -> Outcome:
-    """One run of a load, from quiet to its end."""
-    set_mode(stage, mode)
+    """One run of a load, from quiet to its end.
+
+    The mode changes once it is quiet: an edit is judged at once, and what the last load missed is no reason to move now.
+    """
     quiet(stage)
+    set_mode(stage, mode)
     title = f"{load.title}, rebalance.mode: {mode}"
     out = stage.directory / f"{load.starved}-{mode.lower()}.jsonl"
     shown = Load(title, load.starved, load.rate, load.prompt_tokens, load.output_tokens, load.seed)
