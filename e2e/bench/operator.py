@@ -300,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m e2e.bench.operator", description=__doc__)
     parser.add_argument("--resources", type=int, default=500)
     parser.add_argument("--changes", type=int, default=100, help="spec changes whose reaction is timed")
-    parser.add_argument("--idle", type=float, default=40, help="seconds that idleness is watched")
+    parser.add_argument("--idle", type=float, default=300, help="seconds that idleness is watched: a resync's period")
     parser.add_argument("--dir", type=Path, default=REPO / "build/bench/operator")
     parser.add_argument("--port", type=int, default=16743)
     parser.add_argument("--page", action="store_true", help="write the table into docs/reference/performance.md")
