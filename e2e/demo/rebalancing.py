@@ -119,9 +119,8 @@ def move(stage: Stage, load: Load, targets: Targets) -> Move:
         auto.moved_at is not None, f"with rebalance.mode: Auto the ratio moved: {' → '.join(r for _, r in auto.ratios)}"
     )
     before, after = auto.before(targets, WINDOW), auto.after(targets, WINDOW)
-    demand(
-        not targets.met_by(before, load.starved), f"before the move it misses: {said(before, load.starved, targets)}"
-    )
+    # No demand: a planner that foresees the miss moves before it, and Off has shown what comes without a move.
+    note(f"before the move: {said(before, load.starved, targets)}")
     demand(targets.met_by(after, load.starved), f"after the move it meets: {said(after, load.starved, targets)}")
     now = roles(stage.kube, stage.name)
     demand(sum(now) == BUDGET, f"the budget holds: {now[0]} prefill + {now[1]} decode workers")
@@ -131,7 +130,7 @@ def move(stage: Stage, load: Load, targets: Targets) -> Move:
 def run(stage: Stage, load: Load, targets: Targets, mode: str, seconds: float) -> Outcome:
     """One run of a load, from quiet to its end.
 
-    The mode changes once it is quiet: an edit is judged at once, and what the last load missed is no reason to move now.
+    The mode changes once it is quiet: an edit is judged at once, and what the last load missed is no reason to move.
     """
     quiet(stage)
     set_mode(stage, mode)
