@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.conditions import MODE_CHOSEN
 from tandem_operator.api.status import ModeStatus
-from tandem_operator.plan.engine_args import chunk_of
 from tandem_operator.plan.facts import Action, Answer, Decision, Verdict
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.modes import A_DAY, MOST_CHANGES, UNOBSERVED_MODE, ModeCase, ModeChoice, choose_mode
@@ -58,7 +57,6 @@ def choice_of(seen: Seen, catalogue: Mapping[str, Accelerator], now: datetime) -
         observed=seen.facts,
         mode=Mode(spec.mode),
         pools=limits_of(spec.written, catalogue).pools,
-        chunk_tokens=chunk_of(spec.engine.name, spec.engine.args),
         changes=tuple(known.changes) if known else (),
         leaving=bool(seen.leaving),
     )

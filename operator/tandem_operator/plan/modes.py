@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from tandem_operator.plan.facts import ModelShape, Observed, PoolLimits, Window
+    from tandem_operator.plan.facts import Limits, ModelShape, Observed, PoolLimits, Window
 
 UNOBSERVED_MODE = Mode.COLOCATED  # every worker serves alone, over any network: safe while nothing is known
 CALM_SPANS = 6  # confirmation spans between two changes: 30 minutes by default
@@ -41,7 +41,6 @@ class ModeCase:
     observed: Observed
     mode: Mode
     pools: tuple[PoolLimits, ...]  # of both modes
-    chunk_tokens: int | None = None  # of colocated workers; None: the engine's own choice
     changes: tuple[datetime, ...] = ()  # of the last day, oldest first
     leaving: bool = False  # pools of the former mode still serve
 
@@ -197,20 +196,19 @@ def weighted(windows: Sequence[Window], value: Callable[[Window], float | None])
 
 def weigh(case: ModeCase, shape: ModelShape, load: Traffic, sigma: int) -> Weighed:
     """The best plan of each mode, every cost so many standard deviations from the data sheet."""
-    sizer = Sizer(question_of(case, shape, load), factor_of(sigma))
+    sizer = Sizer(question_of(case.observed.limits, case.pools, shape, load), factor_of(sigma))
     return Weighed(sizer, best_split(sizer), best_shared(sizer))
 
 
-def question_of(case: ModeCase, shape: ModelShape, load: Traffic) -> Question:
-    """The advisor's question with the resource's own pools as the offer."""
-    limits = case.observed.limits
+def question_of(limits: Limits, pools: Sequence[PoolLimits], shape: ModelShape, load: Traffic) -> Question:
+    """The advisor's question with a resource's own pools as the offer."""
     offers: dict[Role, dict[Kind, int]] = {}
-    for pool in case.pools:
+    for pool in pools:
         kind = Kind(pool.device, pool.gpus, prior_of(pool.device, pool.gpus, shape))
         of_role = offers.setdefault(pool.role, {})
         of_role[kind] = of_role.get(kind, 0) + pool.maximum
     kinds = tuple({kind: None for of_role in offers.values() for kind in of_role})
-    most = sum(pool.gpus * pool.maximum for pool in case.pools)
+    most = sum(pool.gpus * pool.maximum for pool in pools)
     return Question(
         kinds=kinds,
         traffic=load,
@@ -220,7 +218,7 @@ def question_of(case: ModeCase, shape: ModelShape, load: Traffic) -> Question:
         budget_per_device=limits.budget_per_device,
         objective=limits.objective,
         offers=offers,
-        chunks=CHUNKS if case.chunk_tokens is None else (case.chunk_tokens,),
+        chunks=CHUNKS if limits.chunk_tokens is None else (limits.chunk_tokens,),
     )
 
 

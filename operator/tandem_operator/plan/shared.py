@@ -16,24 +16,21 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.advise import factor_of
 from tandem_operator.plan.bounds import target_of
 from tandem_operator.plan.candidates import clamp, has_both
-from tandem_operator.plan.colocated import CHUNKS
-from tandem_operator.plan.facts import Action, Decision, Prediction, Role, Target
+from tandem_operator.plan.facts import Action, Decision
 from tandem_operator.plan.guards import hold
-from tandem_operator.plan.judge import breach, contiguous, judge_window
-from tandem_operator.plan.kinds import Kind
-from tandem_operator.plan.modes import load_words, traffic_of
+from tandem_operator.plan.judge import breach, judge_window
+from tandem_operator.plan.modes import load_words, question_of, traffic_of
 from tandem_operator.plan.moves import BREACH_WINDOWS
-from tandem_operator.plan.roofline import prior_of
-from tandem_operator.plan.sizing import Group, Question, Sizer, best_shared
-from tandem_operator.plan.slack import is_calm
+from tandem_operator.plan.sizing import Group, Sizer, best_shared
+from tandem_operator.plan.slack import is_calm, windows_of
 from tandem_operator.plan.stuck import deadline_s, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
-    from tandem_operator.plan.facts import Device, ModelShape, Observed, Window
+    from tandem_operator.plan.facts import ModelShape, Observed, Prediction, Target
     from tandem_operator.plan.judge import Breach
+    from tandem_operator.plan.sizing import Question
     from tandem_operator.plan.traffic import Traffic
 
 SLOWEST, FASTEST = 16.0, 1 / 16  # costs over the data sheet's, beyond which a measurement is not believed
@@ -46,7 +43,7 @@ class Case:
 
     seen: Observed
     now: datetime
-    kind: Kind
+    shape: ModelShape
     size: int
 
     def step(self, upwards: bool) -> int:
@@ -56,22 +53,10 @@ class Case:
         left = [pool.up_pods if upwards else pool.down_pods for pool in self.seen.limits.pools]
         return sum(default if pods is None else pods for pods in left) if any(p is not None for p in left) else default
 
-    def sizer(self, load: Traffic, factor: float) -> Sizer:
-        """The advisor's forecasts for this load, with the resource's own pools as the offer."""
+    def question(self, load: Traffic) -> Question:
+        """The advisor's, of this load, with the resource's own pools as the offer."""
         limits = self.seen.limits
-        most = sum(pool.maximum for pool in limits.pools)
-        question = Question(
-            kinds=(self.kind,),
-            traffic=load,
-            slo=limits.slo,
-            max_batch=limits.max_batch,
-            budget_gpus=most * self.kind.gpus if limits.budget_gpus is None else limits.budget_gpus,
-            budget_per_device=limits.budget_per_device,
-            objective=limits.objective,
-            offers={Role.BOTH: {self.kind: most}},
-            chunks=CHUNKS if limits.chunk_tokens is None else (limits.chunk_tokens,),
-        )
-        return Sizer(question, factor)
+        return question_of(limits, limits.pools, self.shape, load)
 
 
 def size_colocated(seen: Observed, now: datetime) -> Decision | None:
@@ -80,9 +65,9 @@ def size_colocated(seen: Observed, now: datetime) -> Decision | None:
         return None
     if (waiting := not_yet(seen, now)) is not None:
         return waiting
-    case = case_of(seen, now)
-    if case is None:
+    if seen.model is None:
         return hold(seen, "ModelUnknown", "no worker has told the model's shape (tandem_model_info) yet")
+    case = Case(seen, now, seen.model, sum(target_of(seen).pools.values()))
     missed = breach(seen.history, seen.limits.slo, seen.limits.interval_s)
     return grown(case, missed) if missed is not None else shrunk(case)
 
@@ -101,63 +86,41 @@ def not_yet(seen: Observed, now: datetime) -> Decision | None:
     return None
 
 
-def case_of(seen: Observed, now: datetime) -> Case | None:
-    """The case; None while the model's shape is not known."""
-    pool, shape = seen.limits.pools[0], seen.model
-    if shape is None:
-        return None
-    return Case(seen, now, kind_of(pool.device, pool.gpus, shape), sum(target_of(seen).pools.values()))
-
-
-def kind_of(device: Device, gpus: int, shape: ModelShape) -> Kind:
-    """A worker of the pool, by its data sheet."""
-    return Kind(device, gpus, prior_of(device, gpus, shape))
-
-
 def grown(case: Case, missed: Breach) -> Decision:
     """In a breach that is no chance: what the forecast asks for under the newest load, and one more at least."""
     limits, words = case.seen.limits, missed.verdict.message
     if missed.windows < BREACH_WINDOWS or missed.seconds < limits.steadiness.up_window_s:
         return hold(case.seen, "BreachNotConfirmed", f"{words}; {missed.windows} windows, {missed.seconds:.0f} s")
     load = traffic_of(case.seen.history[-missed.windows :])
-    factor = measured(case)
-    need = None if load is None else needed(case.sizer(load, factor))
+    sizer = None if load is None else Sizer(case.question(load), measured(case))
+    need = None if sizer is None else needed(sizer)
     most = case.size + max(case.step(upwards=True), 0)
     wanted = most if need is None else min(max(need, case.size + 1), most)
     target = with_workers(case.seen, wanted)
     if target is None or sum(target.pools.values()) <= case.size:
         return hold(case.seen, "Infeasible", f"{words}; pools, budget and behavior allow no worker more")
     reason = "TargetsMissed" if need is not None and need <= sum(target.pools.values()) else "BoundedStep"
-    return moved(case, reason, target, words, load, factor)
+    return moved(case, reason, target, words, sizer)
 
 
 def shrunk(case: Case) -> Decision:
     """Within the targets: the fewest that would have carried the busiest of a whole calm window, some at a time."""
     seen, limits = case.seen, case.seen.limits
     verdict = judge_window(seen.history, limits.slo)
-    recent = covering(seen, case.now)
+    recent = windows_of(seen, case.now)
     if recent is None or not is_calm(recent, limits.slo):
         return hold(seen, verdict.reason, verdict.message)
-    load, factor = traffic_of(recent), measured(case) * factor_of(1)
+    load = traffic_of(recent)
+    sizer = None if load is None else Sizer(case.question(load), measured(case) * factor_of(1))
     idle = not any(window.arrival_rate for window in recent)
-    need = 0 if idle else None if load is None else needed(case.sizer(load, factor))
+    need = 0 if idle else None if sizer is None else needed(sizer)
     wanted = case.size if need is None else max(need, case.size - max(case.step(upwards=False), 0))
     target = with_workers(seen, min(wanted, case.size))
     if target is None or sum(target.pools.values()) >= case.size:
         told = "" if need is None else f"; {max(need, 1)} workers would do, one standard deviation dearer"
         return hold(seen, verdict.reason, f"{verdict.message}{told}")
     words = f"both targets were met in all {len(recent)} windows of {limits.steadiness.down_window_s} s"
-    return moved(case, "SlackConfirmed", target, words, load, factor)
-
-
-def covering(seen: Observed, now: datetime) -> Sequence[Window] | None:
-    """The windows of the last scale-down window; None while they do not reach that far without a gap."""
-    limits = seen.limits
-    recent = contiguous(seen.history, limits.interval_s)
-    since = now - timedelta(seconds=limits.steadiness.down_window_s)
-    if recent[0].at > since + timedelta(seconds=limits.interval_s):
-        return None
-    return [window for window in recent if window.at >= since]
+    return moved(case, "SlackConfirmed", target, words, sizer)
 
 
 def needed(sizer: Sizer) -> int | None:
@@ -180,10 +143,10 @@ def measured(case: Case) -> float:
     # TPOT is of the requests that ran, which are fewer than those that arrive where workers fall behind.
     load = replace(load, sized_rate=max(sum(window.request_rate or 0.0 for window in own) / len(own), 1e-9))
     observed = median(window.tpot_ms for window in own if window.tpot_ms is not None)
-    low, high = FASTEST, SLOWEST
+    question, low, high = case.question(load), FASTEST, SLOWEST
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        found = tpot_ms(case.sizer(load, middle), case.size)
+        found = tpot_ms(Sizer(question, middle), case.size)
         low, high = (low, middle) if found is None or found >= observed else (middle, high)
     return high
 
@@ -204,13 +167,14 @@ def with_workers(seen: Observed, wanted: int) -> Target | None:
     return clamp(seen.limits, counts)
 
 
-def moved(case: Case, reason: str, target: Target, why: str, load: Traffic | None, factor: float) -> Decision:
+def moved(case: Case, reason: str, target: Target, why: str, sizer: Sizer | None) -> Decision:
     """The decision, with what the plan is predicted to give."""
     before, after = target_of(case.seen).pools, target.pools
     words = ", ".join(f"{name} {before[name]} → {count}" for name, count in after.items() if count != before[name])
-    predicted = None if load is None else prediction(case.sizer(load, factor), sum(after.values()))
-    told = "" if load is None else f"; sized for {load_words(load)}, costs {factor:.2f} times the data sheet's"
-    return Decision(Action.SCALE, reason, f"{words}: {why}{told}", target, predicted)
+    if sizer is None:
+        return Decision(Action.SCALE, reason, f"{words}: {why}", target)
+    told = f"sized for {load_words(sizer.question.traffic)}, costs {sizer.factor:.2f} times the data sheet's"
+    return Decision(Action.SCALE, reason, f"{words}: {why}; {told}", target, prediction(sizer, sum(after.values())))
 
 
 def prediction(sizer: Sizer, workers: int) -> Prediction:

@@ -15,9 +15,10 @@ from tandem_operator.plan.words import alternatives, forecast_words, move_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from tandem_operator.plan.desk import Option
-    from tandem_operator.plan.facts import Slo, Window
+    from tandem_operator.plan.facts import Observed, Slo, Window
     from tandem_operator.plan.study import Study
 
 
@@ -28,7 +29,7 @@ def release_slack(case: Study) -> Decision | None:
     What may come: the forecast, with each error that it has made. A role that keeps its workers needs no proof.
     """
     limits, shape, now = case.seen.limits, case.seen.model, case.current
-    recent = windows_of(case)
+    recent = windows_of(case.seen, case.now)
     if recent is None or shape is None or not is_calm(recent, limits.slo):
         return None
     is_used = any(w.arrival_rate for w in recent)
@@ -43,12 +44,12 @@ def release_slack(case: Study) -> Decision | None:
     return shrink(case, desk.weigh(search.target(found), now.target), len(recent))
 
 
-def windows_of(case: Study) -> Sequence[Window] | None:
+def windows_of(observed: Observed, now: datetime) -> Sequence[Window] | None:
     """The windows of the last down_window_s; None while the history does not reach that far without a gap."""
-    seconds = case.seen.limits.steadiness.down_window_s
-    recent = contiguous(case.seen.history, case.seen.limits.interval_s)
-    since = case.now - timedelta(seconds=seconds)
-    if recent[0].at > since + timedelta(seconds=case.seen.limits.interval_s):
+    interval_s = observed.limits.interval_s
+    recent = contiguous(observed.history, interval_s)
+    since = now - timedelta(seconds=observed.limits.steadiness.down_window_s)
+    if recent[0].at > since + timedelta(seconds=interval_s):
         return None
     return [w for w in recent if w.at >= since]
 

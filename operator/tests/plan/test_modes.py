@@ -28,12 +28,12 @@ SHORT = {"prompt_tokens": 200.0, "output_tokens": 100.0, "arrival_rate": 0.5, "r
 
 def case_of(mode, traffic, slo=RELAXED, *, rebalance=RebalanceMode.AUTO, budget=None, **changes):
     pools = SPLIT if mode is Mode.DISAGGREGATED else SHARED
-    limits = Limits(slo, rebalance, pools, budget_gpus=budget, interval_s=5)
+    limits = Limits(slo, rebalance, pools, budget_gpus=budget, interval_s=5, chunk_tokens=512)
     limits = replace(limits, steadiness=replace(limits.steadiness, down_window_s=SPAN_S))
     windows = history(30, target=TARGETS[Mode.DISAGGREGATED], cached_share=0.0, **traffic)
     seen = replace(observed(limits, TARGETS[mode], history=windows, model=LLAMA_70B), limits=limits, metrics=FRESH)
     fields = {name: changes.pop(name) for name in ("changes", "leaving") if name in changes}
-    return ModeCase(replace(seen, **changes), mode, SPLIT + SHARED, 512, **fields)
+    return ModeCase(replace(seen, **changes), mode, SPLIT + SHARED, **fields)
 
 
 def test_a_split_comes_where_it_is_worth_it_and_goes_where_it_is_not():

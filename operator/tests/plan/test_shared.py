@@ -23,7 +23,8 @@ from tandem_operator.plan.facts import (
     WorkerState,
 )
 from tandem_operator.plan.modes import traffic_of
-from tandem_operator.plan.shared import Case, kind_of, measured, needed, tpot_ms
+from tandem_operator.plan.shared import Case, measured, needed, tpot_ms
+from tandem_operator.plan.sizing import Sizer
 from tests.plan.examples import CPU, FRESH, H100, H200, LLAMA_70B, NOW, SMOL, history, observed, pool
 
 SPAN_S = 60
@@ -49,8 +50,8 @@ def of_size(count, *, limits=LIMITS, rate=4.0, ready=None, model=LLAMA_70B, wind
 
 def needed_for(rate, factor=1.0, limits=LIMITS):
     seen = of_size(1, limits=limits, rate=rate)
-    case = Case(seen, NOW, kind_of(BOTH.device, BOTH.gpus, LLAMA_70B), 1)
-    return needed(case.sizer(traffic_of(seen.history), factor))
+    case = Case(seen, NOW, LLAMA_70B, 1)
+    return needed(Sizer(case.question(traffic_of(seen.history)), factor))
 
 
 def test_the_model_wants_more_workers_for_more_requests():
@@ -159,8 +160,8 @@ def test_pools_of_other_hardware_are_left_alone():
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_costs_are_what_makes_the_forecast_agree_with_the_measured_tpot(factor):
     seen = of_size(2)
-    case = Case(seen, NOW, kind_of(BOTH.device, BOTH.gpus, LLAMA_70B), 2)
-    told = tpot_ms(case.sizer(traffic_of(seen.history), factor), 2)
+    case = Case(seen, NOW, LLAMA_70B, 2)
+    told = tpot_ms(Sizer(case.question(traffic_of(seen.history)), factor), 2)
     own = tuple(replace(window, tpot_ms=round(told)) for window in seen.history)
     found = measured(replace(case, seen=replace(seen, history=own)))
     assert found == pytest.approx(factor, rel=0.1)
