@@ -8,6 +8,7 @@ CLUSTER := build/bin/cluster
 MODEL := build/models/smollm2-135m-instruct/model.gguf
 NATIVE := workers/tandem_worker/engine/native
 KUBE := 1.37.2
+KUBE_OLDEST := 1.35.4
 DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
@@ -116,14 +117,18 @@ $(ENV)/.native: $(wildcard $(NATIVE)/*.h $(NATIVE)/*.cpp $(NATIVE)/build.py) $(E
 	-$(PY) -m tandem_worker.engine.native  # without a compiler the engine runs on torch alone, and its log says so
 	touch $@
 
+# $(call built,VERSION,FLAGS): the cluster's binary on that Kubernetes
+minor = $(word 2,$(subst ., ,$(1)))
+define built
+	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 $(2) -o ../../$@ -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$(1) \
+	  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(call minor,$(1))" .
+endef
+
 $(CLUSTER): $(shell find e2e/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
-	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 -o ../../$@ -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE) \
-	  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" .
+	$(call built,$(KUBE))
 
 $(CLUSTER)-1.35: $(shell find e2e/cluster -name '*.go' -o -name 'go-1.35.*' 2>/dev/null)
-	cd e2e/cluster && CGO_ENABLED=0 go build -p 2 -modfile=go-1.35.mod -tags=kube135 -o ../../$@ -ldflags "-s -w \
-	  -X k8s.io/component-base/version.gitVersion=v1.35.4 -X k8s.io/component-base/version.gitMajor=1 \
-	  -X k8s.io/component-base/version.gitMinor=35" .
+	$(call built,$(KUBE_OLDEST),-modfile=go-1.35.mod -tags=kube135)
 
 build/bin/helm:
 	CGO_ENABLED=0 GOBIN=$(CURDIR)/build/bin go install -p 2 -ldflags "-s -w" helm.sh/helm/v4/cmd/helm@v4.3.2

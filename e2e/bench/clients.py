@@ -11,11 +11,8 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from e2e.bench.engine_models import SMOLLM
 from e2e.bench.table import Row, write
 from e2e.harness.kube import REPO
+from e2e.harness.ports import free_port
+from e2e.harness.waiting import until
 from tandem_worker.engine import load_tokenizer
 
 if TYPE_CHECKING:
@@ -89,9 +88,7 @@ def tokenizer(place: Path) -> None:
 @contextlib.contextmanager
 def worker(log: Path) -> Iterator[str]:
     """A worker's URL, while it runs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     flags = [f"--model=file://{SMOLLM}", f"--served-name={SERVED}", "--host=127.0.0.1", f"--port={port}", "--kv-port=0"]
     environment = {**os.environ, "TANDEM_TRANSFER_KEY": secrets.token_hex(32)}
     with log.open("wb") as out:
@@ -99,22 +96,21 @@ def worker(log: Path) -> Iterator[str]:
             [sys.executable, "-m", "tandem_worker.main", *flags], env=environment, stdout=out, stderr=subprocess.STDOUT
         )
     try:
-        until_ready(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        until(f"the worker at {url} is ready", lambda: is_ready(url, process), READY_S)
+        yield url
     finally:
         process.terminate()
         process.wait(60)
 
 
-def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Raises RuntimeError where it does not come to that."""
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            if urllib.request.urlopen(url + "/ready", timeout=5).status == 200:  # noqa: S310 (a URL of this file)
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"the worker at {url} was not ready within {READY_S:.0f} s; its log says why")
+def is_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Does it answer? Raises RuntimeError where it has ended."""
+    if process.poll() is not None:
+        raise RuntimeError(f"the worker at {url} ended with code {process.returncode}; its log says why")
+    with contextlib.suppress(OSError):
+        return bool(urllib.request.urlopen(url + "/ready", timeout=5).status == 200)  # noqa: S310 (a URL of this file)
+    return False
 
 
 def profile(client: Path, url: str, folder: Path, asked: argparse.Namespace) -> dict[str, Any]:

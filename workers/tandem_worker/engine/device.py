@@ -8,7 +8,6 @@ import torch
 
 from tandem_worker.engine.request import EngineSettings, ModelLoadError
 
-NAMES: Final = ("auto", "cpu", "cuda")
 KV_SHARE: Final = 0.85  # of what is free once weights are loaded; the rest is for activations, graphs and libraries
 CPU_KV_MIB: Final = 512
 

@@ -104,17 +104,20 @@ def flashinfer_over(decoder):
     decoder.mask_dtype = None
 
 
+def answers(engine):
+    """What the engine says to PROMPTS, from its start to its end."""
+    engine.start()
+    try:
+        return generate(engine, PROMPTS, GREEDY)
+    finally:
+        engine.stop()
+
+
 def test_flashinfer_s_calls_give_torch_s_tokens(tiny, expected):
     """Chunked prompts, a shared prefix, decoding in one batch."""
     model = load_model(tiny, SETTINGS)
     flashinfer_over(model.decoder)
-    engine = Engine(model, SETTINGS)
-    engine.start()
-    try:
-        found = generate(engine, PROMPTS, GREEDY)
-    finally:
-        engine.stop()
-    assert found == expected["greedy"]
+    assert answers(Engine(model, SETTINGS)) == expected["greedy"]
 
 
 @pytest.mark.parametrize(
@@ -149,12 +152,7 @@ def test_graphs_give_the_tokens_of_plain_passes(tiny, expected, flashinfer):
     kv = torch.zeros((engine.pages + 1, *engine._store.page_shape))
     engine._store.tensor, engine._store.ranks = kv[:-1], (kv[:-1],)
     engine._runner._graphs = DecodeGraphs(model.decoder, kv, engine.pages, Shape(8, 128), capture)
-    engine.start()
-    try:
-        found = generate(engine, PROMPTS, GREEDY)
-    finally:
-        engine.stop()
-    assert found == expected["greedy"]
+    assert answers(engine) == expected["greedy"]
     assert shapes
     assert set(shapes) <= {1, 2, 4, 8}
 

@@ -124,5 +124,5 @@ void tandem_attend(const Attention* call, const int64_t* pages, long width, long
 }
 
 // All layers, one after the other; their keys and values lie `layer_bytes` from each other.
-void tandem_pass(Pass* pass) { pass->run(); }
+void tandem_run_pass(Pass* pass) { pass->run(); }
 }

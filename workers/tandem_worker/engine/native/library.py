@@ -64,7 +64,7 @@ CALLS: Final[dict[str, list[Any]]] = {
     "tandem_norm": [c_void_p, c_void_p, c_long, c_long, c_float, c_void_p],
     "tandem_enter": [POINTER(AttentionCall)],
     "tandem_attend": [POINTER(AttentionCall), c_void_p, c_long, c_long, c_long, c_long],
-    "tandem_pass": [POINTER(PassCall)],
+    "tandem_run_pass": [POINTER(PassCall)],
 }
 
 
@@ -108,7 +108,5 @@ def _load(path: Path) -> Library:
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
     return Library(
-        lanes=loaded.tandem_lanes(),
-        run_pass=loaded.tandem_pass,
-        **{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS if name != "tandem_pass"},
+        lanes=loaded.tandem_lanes(), **{name.removeprefix("tandem_"): getattr(loaded, name) for name in CALLS}
     )
