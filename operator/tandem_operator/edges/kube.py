@@ -15,7 +15,7 @@ from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictE
 from tandem_operator.edges.kinds import KINDS, RESOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -52,9 +52,16 @@ async def connect(context: str | None = None) -> kubernetes.ApiClient:
 class Kube:
     """The API server as the loop sees it: a few verbs on plain dicts, typed errors."""
 
-    def __init__(self, client: kubernetes.ApiClient, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        client: kubernetes.ApiClient,
+        timeout_s: float = TIMEOUT_S,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """may_write: asked before each write, since a process that stood still goes on in the middle of a pass."""
         self._client = client
         self._timeout_s = timeout_s
+        self._may_write = may_write
 
     async def apply(self, manifest: Object, *, uid: str | None) -> Object:
         """Server-side apply of a child.
@@ -165,6 +172,8 @@ class Kube:
         content: str = "application/json",
     ) -> Object:
         what = f"{verb} {path}"
+        if verb != "GET" and not self._may_write():
+            raise ApiError("LeaseLost", f"{what}: not sent, another operator may have begun")
         try:
             status, text = await self._call(verb, path, query or {}, body, content)
         except TimeoutError as error:

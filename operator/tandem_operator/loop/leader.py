@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -55,15 +56,19 @@ class Leader:
         self._clock = clock
         self._record: Object = {}  # what the Lease said last, and since when it has
         self._since = 0.0
+        self._until = -math.inf  # before that nobody else may begin
         self.elected = asyncio.Event()
 
     async def run(self) -> None:
         """Wait for the Lease, then keep it; raises LostLeadershipError when it is lost."""
-        while not await self._tried():  # noqa: ASYNC110 the holder is elsewhere and sets no event of ours
+        renewed = self._clock()  # as it was before the request: whoever sees the Lease counts from then or later
+        while not await self._tried():
             await asyncio.sleep(RENEW_EVERY_S)
+            renewed = self._clock()
         log.info("%s holds the lease %s/%s", self._identity, self._namespace, NAME)
-        taken = renewed = self._clock()
+        taken = self._clock()
         while True:
+            self._until = renewed + GIVE_UP_AFTER_S
             if self._clock() - taken >= self._settle_s:
                 self.elected.set()
             await asyncio.sleep(RENEW_EVERY_S)
@@ -72,6 +77,15 @@ class Leader:
                 renewed = began
             elif self._holder() != self._identity or self._clock() - renewed > GIVE_UP_AFTER_S - RENEW_EVERY_S:
                 raise LostLeadershipError(f"the lease {self._namespace}/{NAME} is {self._holder() or 'nobody'}'s now")
+
+    def appoint(self) -> None:
+        """Work without a Lease: nobody else is there."""
+        self._until = math.inf
+        self.elected.set()
+
+    def holds(self) -> bool:
+        """May it write now? Known by the own clock alone, so that who stood still knows it before anything else."""
+        return self._clock() < self._until
 
     async def after_election(self, part: Coroutine[Any, Any, None]) -> None:
         """Run a part once elected."""
@@ -94,7 +108,7 @@ class Leader:
         except (ApiError, TimeoutError) as error:
             log.warning("the lease was not released: %s", error)
 
-    async def _tried(self, within_s: float = LEASE_S) -> bool:
+    async def _tried(self, within_s: float = GIVE_UP_AFTER_S - RENEW_EVERY_S) -> bool:
         """Take or renew the Lease; False where that was not possible now."""
         try:
             async with asyncio.timeout(max(within_s, 0.0)):

@@ -82,13 +82,11 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
     return Subject(ref, slo, spec.rebalance.interval_seconds, max(moments), moments)
 
 
-async def run(world: World, stop: asyncio.Event) -> None:
+async def run(world: World, leader: Leader, stop: asyncio.Event) -> None:
     """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
     settings = world.settings
-    settle_s = SETTLE_S if settings.namespace else 0.0
-    leader = Leader(world.kube, settings.lease_namespace, settings.pod_name, settle_s=settle_s)
     if not settings.elect:
-        leader.elected.set()
+        leader.appoint()
     await first_sync(world)
     runner = await serve(
         application(world.queue, world.metrics, world.cache), settings.listen_host, settings.listen_port
@@ -149,7 +147,9 @@ async def start(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with await connect() as client:
-        await run(world_of(settings, Kube(client)), stop)
+        settle_s = SETTLE_S if settings.namespace else 0.0
+        leader = Leader(Kube(client), settings.lease_namespace, settings.pod_name, settle_s=settle_s)
+        await run(world_of(settings, Kube(client, may_write=leader.holds)), leader, stop)
 
 
 def main() -> int:

@@ -107,6 +107,22 @@ async def test_delete_means_this_object(server, kube):
     await kube.delete(POD)
 
 
+async def test_who_may_not_write_sends_nothing_and_reads_on(server, kube):
+    fenced = Kube(kube._client, may_write=lambda: False)
+    await fenced.get("Service", "ns", "a")
+    for write in (
+        fenced.apply(SERVICE, uid=None),
+        fenced.create(SERVICE),
+        fenced.replace(SERVICE),
+        fenced.delete(POD),
+        fenced.patch_pod(POD, labels={}),
+        fenced.write_status(POD, {}),
+    ):
+        with pytest.raises(ApiError, match="not sent"):
+            await write
+    assert [seen[0] for seen in server.seen] == ["GET"]
+
+
 async def test_lists_come_in_pages(server, kube):
     server.answers = [
         (200, {"metadata": {"continue": "next", "resourceVersion": "9"}, "items": [{"n": 1}]}),

@@ -180,3 +180,35 @@ async def test_who_has_a_neighbour_waits_until_it_was_seen(leases, clock, quick)
     await asyncio.wait_for(near.elected.wait(), 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_stood_still_may_not_write_before_it_has_looked(leases, clock, quick, monkeypatch):
+    """Its parts go on where they were, in the middle of a pass, before it knows who has the Lease."""
+    monkeypatch.setattr(module, "RENEW_EVERY_S", 3600)
+    one = Leader(leases, SYSTEM, "one", clock)
+    assert not one.holds(), "it has not asked yet"
+    async with running(one):
+        assert one.holds()
+        clock.now += module.GIVE_UP_AFTER_S
+        assert not one.holds()
+
+
+async def test_who_stood_still_while_it_asked_counts_from_before(clock, quick, monkeypatch):
+    """Whoever saw its Lease written has counted since then."""
+    monkeypatch.setattr(module, "RENEW_EVERY_S", 3600)
+
+    class Slow(Leases):
+        async def create(self, manifest):
+            clock.now += module.GIVE_UP_AFTER_S
+            return await super().create(manifest)
+
+    one = Leader(Slow(), SYSTEM, "one", clock)
+    async with running(one):
+        assert not one.holds()
+
+
+def test_without_an_election_it_always_may(leases):
+    one = Leader(leases, SYSTEM, "one")
+    one.appoint()
+    assert one.elected.is_set()
+    assert one.holds()
