@@ -49,6 +49,8 @@ LONGEST_PERIOD = timedelta(seconds=1800)  # of periodSeconds
 AT_REST = frozenset({"Suspended", "Asleep"})
 # Reasons whose message quotes the scheduler or the API server, or says which pools it is about.
 QUOTING = frozenset({"Unschedulable", "PodsRefused", "PodsNotReady", "WithinBounds"})
+# Reasons whose message has no figure that changes by itself: it is always what is true now.
+LASTING = frozenset({"AtMaximum", "BudgetExhausted"})
 NUMBERS = re.compile(r"[0-9]+")
 
 
@@ -125,6 +127,8 @@ def condition_of(
 
 def is_alike(old: str, new: Verdict) -> bool:
     """Say both the same, numbers apart? Words are followed where they change, in messages that are not all numbers."""
+    if new.reason in LASTING:
+        return old == new.message
     return new.reason not in QUOTING or NUMBERS.sub("", old) == NUMBERS.sub("", new.message)
 
 

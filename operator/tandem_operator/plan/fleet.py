@@ -109,13 +109,13 @@ def attainment_at(claim: Claim, gpus: int) -> float | None:
 
 
 def why(claim: Claim, gpus: int, left: int) -> str:
-    """`8 GPUs: predicted attainment 97 % reaches 95 %`, or what more would take."""
-    now = attainment_at(claim, gpus)
+    """`8 GPUs: predicted to reach 95 %`, or what more would take; without figures that change with every look."""
+    now, wanted = attainment_at(claim, gpus), f"{100 * claim.wanted:.0f} %"
     if gpus < claim.minimum:
         return f"{gpus} GPUs of a minimum of {claim.minimum}: higher priorities' minima took the budget"
     if now is not None and now >= claim.wanted:
-        return f"{gpus} GPUs: predicted attainment {100 * now:.0f} % reaches {100 * claim.wanted:.0f} %"
-    reached = "no plan fits" if now is None else f"predicted attainment {100 * now:.0f} %"
+        return f"{gpus} GPUs: predicted to reach {wanted}"
+    reached = "no plan fits" if now is None else f"predicted to miss {wanted}"
     better = [n for n, value in claim.steps if n > gpus and value > (now or 0.0)]
     if not better:
         return f"{gpus} GPUs: {reached}; no plan of the resource does better"

@@ -186,7 +186,8 @@ def judge_scaling(seen: Observed, now: datetime) -> Verdict:
         return Verdict(Answer.YES, "PodsNotReady", f"{', '.join(short)} workers ready {since:.0f} s after the decision")
     missed = breach(seen.history, seen.limits.slo, seen.limits.interval_s)
     if missed and is_legal(seen.limits, seen.target) and not may_grow(seen.limits, seen.target):
-        message = f"targets are missed, and pools and budget are used up: {missed.verdict.message}"
+        words = ", ".join(f"{name} {count}" for name, count in seen.target.pools.items())
+        message = f"targets are missed (SLOMet has the figures), and pools or budget are used up: {words}"
         return Verdict(Answer.YES, "AtMaximum", message)
     return Verdict(Answer.NO, "WithinBounds", "no bound keeps the planner from its choice")
 

@@ -158,6 +158,14 @@ def old_condition(status="True", reason="Fresh", message="old"):
             "prefill 1/3 after 610 s",
             id="time alone",
         ),
+        pytest.param(
+            old_condition(reason="BudgetExhausted", message="3 GPUs"),
+            Verdict(Answer.YES, "BudgetExhausted", "4 GPUs"),
+            True,
+            NOW,
+            "4 GPUs",
+            id="no figure of these changes by itself",
+        ),
     ],
 )
 def test_condition_of(old, verdict, keep, time, message):

@@ -32,8 +32,10 @@ def test_share(claims, budget, granted):
 
 def test_words_say_what_more_would_take():
     found = share([claim("a", wanted=0.95), claim("b", wanted=0.95)], 13)
-    assert found["a"].why == "6 GPUs: predicted attainment 90 %; the next plan takes 8, and 1 are left of the budget"
-    assert share([claim(wanted=0.95)], 8)["a"].why == "8 GPUs: predicted attainment 96 % reaches 95 %"
+    assert found["a"].why == "6 GPUs: predicted to miss 95 %; the next plan takes 8, and 1 are left of the budget"
+    other = [claim("a", wanted=0.95, steps=((2, 0.5), (6, 0.91), (8, 0.97))), claim("b", wanted=0.95)]
+    assert share(other, 13)["a"].why == found["a"].why, "figures of the last look are not in it"
+    assert share([claim(wanted=0.95)], 8)["a"].why == "8 GPUs: predicted to reach 95 %"
 
 
 @pytest.mark.parametrize(("claims", "budget"), [([claim(), claim()], 4), ([claim()], -1), ([claim(minimum=-1)], 4)])

@@ -106,6 +106,14 @@ def test_judge_scaling(changes, answer, reason):
     assert (verdict.answer, verdict.reason) == (answer, reason)
 
 
+def test_at_the_maximum_the_words_are_of_the_bounds_and_not_of_the_last_window():
+    windows = starving()
+    worse = (*windows[:-1], replace(windows[-1], ttft_ms=windows[-1].ttft_ms + 500))
+    found = {judge_scaling(replace(observed(), history=seen), NOW).message for seen in (windows, worse)}
+    assert len(found) == 1
+    assert "prefill 1, decode 2" in found.pop()
+
+
 def test_a_breach_does_not_reach_back_over_a_gap():
     """What was missed before a pause or an outage says nothing about now."""
     windows = starving()
