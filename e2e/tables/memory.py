@@ -49,11 +49,15 @@ def merged(old: Any, new: Any) -> Any:
 
 
 class Memory(Kube):
-    """Objects by (plural, namespace, name). `gate` is asked before each request, may raise; so may `after` a write."""
+    """Objects by (plural, namespace, name).
+
+    `heard` is told of each request; then `gate` is asked, may raise; so may `after` a write.
+    """
 
     def __init__(self) -> None:
         self.items: dict[Key, Object] = {}
         self.writes: list[tuple[str, str]] = []  # (verb, plural/name[/status])
+        self.heard: Callable[[str, str, dict[str, str], Object | None, str], None] = lambda *_: None
         self.gate: Callable[[str, str], None] = lambda _verb, _path: None
         self.after: Callable[[int], None] = lambda _count: None
         self._versions = itertools.count(1)
@@ -67,6 +71,7 @@ class Memory(Kube):
         body: Object | None = None,
         content: str = "application/json",
     ) -> Object:
+        self.heard(verb, path, query or {}, body, content)
         self.gate(verb, path)
         found = PATH.match(path)
         if found is None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -13,8 +14,24 @@ from e2e.harness.kube import REPO
 from e2e.tables.memory import Case, Memory, refusal
 
 Right = tuple[str, str, str]  # group, resource[/subresource], verb
+VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete", "PATCH": "patch"}
 PATH = re.compile(r"^/(?:api|apis/([^/]+))/[^/]+(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/(status))?$")
 ROLE, ROUTER_ROLE = REPO / "manifests/base/role.yaml", REPO / "manifests/base/router-role.yaml"
+
+
+class Asked(NamedTuple):
+    """What the API server asks its authorizer about a request."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str
+    name: str
+
+    @property
+    def right(self) -> Right:
+        """What a rule must say, were it for all names."""
+        return self[:3]
 
 
 @cache
@@ -31,19 +48,20 @@ def rights_of(file: Path) -> frozenset[Right]:
     )
 
 
-def needed(kube: Memory, verb: str, path: str) -> list[Right]:
-    """What the API server asks of whoever sends this request."""
+def needed(kube: Memory, verb: str, path: str) -> list[Asked]:
+    """What the API server asks about whoever sends this request."""
     found = PATH.match(path)
     if found is None:
         raise ValueError(f"not a path of the API: {path}")
     group, namespace, plural, name, sub = found.groups(default="")
     resource = f"{plural}/{sub}" if sub else plural
-    verbs = {"GET": ["get" if name else "list"], "POST": ["create"], "DELETE": ["delete"]}.get(verb, ["patch"])
+    verbs = [VERBS.get(verb, "get" if name else "list")]
     if verb == "PATCH" and not sub and (plural, namespace, name) not in kube.items:
-        verbs.append("create")  # an apply that makes the object
-    wanted = [(group, resource, word) for word in verbs]
+        verbs.append("create")  # an apply that makes the object; its name is asked about, too
+    wanted = [Asked(group, resource, word, namespace, name) for word in verbs]
     if plural == "rolebindings" and verb in {"POST", "PATCH"}:
-        wanted += rights_of(ROUTER_ROLE)  # nobody gives away what they do not have
+        # Nobody gives away what they do not have.
+        wanted += [Asked(*right, namespace, "") for right in rights_of(ROUTER_ROLE)]
     return wanted
 
 
@@ -52,7 +70,7 @@ def guard(case: Case, held: Iterable[Right], used: set[Right], missed: set[Right
     allowed = frozenset(held)
 
     def gate(verb: str, path: str) -> None:
-        for right in needed(case.kube, verb, path):
+        for right in (asked.right for asked in needed(case.kube, verb, path)):
             used.add(right)
             if right not in allowed:
                 missed.add(right)
