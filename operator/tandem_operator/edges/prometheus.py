@@ -155,7 +155,8 @@ class Prometheus:
     async def ask(self) -> Reading:
         """Facts of all resources, now; raise PrometheusError where there is no usable answer."""
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._ask), DEADLINE_S + 2 * TIMEOUT_S)
+            async with asyncio.timeout(DEADLINE_S + 2 * TIMEOUT_S):
+                return await asyncio.to_thread(self._ask)
         except TimeoutError as error:
             raise PrometheusError("Unreachable", "Prometheus did not answer in time") from error
 

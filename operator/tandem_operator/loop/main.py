@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PASS_DEADLINE_S = 120.0
+CANCEL_AGAIN_S = 5.0
 YOUNG = 10_000  # objects made before the collector looks at them: an event's are more than its default 700
 
 
@@ -115,12 +116,20 @@ async def run(world: World, leader: Leader, stop: asyncio.Event) -> None:
                 task.result()  # its own error, if it has one
             raise RuntimeError("a part of the operator ended that must not")
     finally:
-        for task in (*tasks, stopped):
-            task.cancel()
-        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        await end(*tasks, stopped)
         if settings.elect:
             await leader.release()
         await runner.cleanup()
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel until all have ended: a cancellation that comes as a task's work ends can be lost in a library."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def watch(world: World, stop: asyncio.Event) -> None:

@@ -143,7 +143,8 @@ async def work(
         ref = await queue.take(routine=routine)
         outcome: Outcome = Failed("Cancelled", "the pass was cancelled")
         try:
-            outcome = await asyncio.wait_for(run(ref), deadline_s)
+            async with asyncio.timeout(deadline_s):  # wait_for of 3.11 loses a cancellation as the pass ends
+                outcome = await run(ref)
         except TimeoutError:
             outcome = Failed("Deadline", f"the pass took more than {deadline_s:.0f} s")
         except Exception as error:

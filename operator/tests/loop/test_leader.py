@@ -9,6 +9,7 @@ import pytest
 
 from tandem_operator.edges.errors import ApiError, ConflictError
 from tandem_operator.loop import leader as module
+from tandem_operator.loop import main
 from tandem_operator.loop.leader import LEASE_S, SETTLE_S, Leader, LostLeadershipError
 
 from .conftest import Api
@@ -212,3 +213,17 @@ def test_without_an_election_it_always_may(leases):
     one.appoint()
     assert one.elected.is_set()
     assert one.holds()
+
+
+async def test_what_loses_a_cancellation_is_cancelled_again(monkeypatch):
+    monkeypatch.setattr(main, "CANCEL_AGAIN_S", 0.01)
+
+    async def deaf():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(deaf())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(main.end(task), 10)
+    assert task.cancelled()

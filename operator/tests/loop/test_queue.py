@@ -129,3 +129,23 @@ def test_what_is_the_same_is_said_once(caplog):
         for outcome in (Done(), Failed("X", "x"), Failed("X", "x"), Done(), Done()):
             queue.say(A, outcome)
     assert [record.getMessage() for record in caplog.records] == ["ns/a: X: x", "ns/a: as planned"]
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_worker_that_is_cancelled_as_its_pass_ends_ends(steps):
+    """Else the operator that lost its Lease would wait for it for ever, well by its probes, and never begin anew."""
+    queue, over = Queue(), asyncio.Event()
+
+    async def run(ref):
+        await over.wait()
+        return Done()
+
+    queue.mark(A)
+    worker = asyncio.create_task(work(queue, run, deadline_s=60))
+    await asyncio.sleep(0.01)
+    over.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.wait([worker], timeout=5)
+    assert worker.cancelled()
