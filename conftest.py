@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from e2e.harness import audit
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import REPO, Kube
@@ -40,9 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def tandem() -> Iterator[Cluster]:
+def tandem(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster with Tandem on it; afterwards nothing of it is left on the machine."""
-    up = clusters.up(DIRECTORY, free_port())
+    up = clusters.up(DIRECTORY, free_port(), audit.declared(tmp_path_factory.mktemp("audit")))
     try:
         install(up.kube)
         up.kube.run("apply", "--server-side", "-f", "manifests/samples/namespace.yaml")

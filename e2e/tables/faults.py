@@ -20,7 +20,7 @@ from e2e.tables.page import main, table
 from tandem_operator.loop.refs import Outcome
 
 PAGE, COMMAND = "docs/reference/faults.md", "python -m e2e.tables.faults"
-SUITES = ("e2e/tests/test_faults.py", "e2e/tests/test_outages.py", "e2e/tests/test_access.py")
+SUITES = tuple(f"e2e/tests/test_{name}.py" for name in ("faults", "outages", "operators", "access", "authorizer"))
 
 
 @dataclass(frozen=True, slots=True)
