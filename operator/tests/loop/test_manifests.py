@@ -20,18 +20,17 @@ CHART = REPO / "charts/tandem"
 RULES = yaml.safe_load((REPO / "manifests/base/role.yaml").read_text())["rules"]
 
 
-@pytest.fixture(scope="module")
-def rendered():
+def kustomized(folder):
     done = subprocess.run(
-        ["kubectl", "kustomize", "manifests/overlays/local"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=REPO,
-        check=False,
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, cwd=REPO, check=False
     )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    return kustomized("manifests/overlays/local")
 
 
 def verbs(group, resource):
@@ -79,6 +78,46 @@ def test_the_local_overlay_renders_with_local_images_and_known_settings(rendered
     assert found.metrics_window_seconds == 20
 
 
+# An overlay of a user's: base, components, and what puts `namespace:` right.
+OVERLAYS = {"base alone": [], "admission": ["admission"], "all": ["admission", "rdma/by-operator"]}
+
+
+def moved(components, tmp_path):
+    inside = Path("../" * len(tmp_path.parts[1:])) / str(REPO / "manifests").lstrip("/")
+    body = {
+        "namespace": "ml-system",
+        "resources": [f"{inside}/base"],
+        "components": [f"{inside}/components/{name}" for name in components],
+        "transformers": [f"{inside}/transformers/namespace"],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(body))
+    return kustomized(str(tmp_path))
+
+
+@pytest.mark.parametrize("components", OVERLAYS.values(), ids=OVERLAYS)
+def test_another_namespace_moves_the_operator_and_nothing_that_must_stay(components, tmp_path):
+    found = {(item["kind"], item["metadata"]["name"]): item for item in moved(components, tmp_path)}
+    places = {key: item["metadata"].get("namespace") for key, item in found.items()}
+    stay = {(kind, f"tandem-operator-{name}") for kind in ("Role", "RoleBinding") for name in ("lease", "rdma")}
+    cluster = {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+    for key, place in places.items():
+        wide = key[0] in cluster or key[0].startswith("ValidatingAdmission")
+        assert place == (None if wide else "kube-system" if key in stay else "ml-system"), key
+    assert ("Role", "tandem-operator-lease") in places
+    account = {"kind": "ServiceAccount", "name": "tandem-operator", "namespace": "ml-system"}
+    assert [item["subjects"] for item in found.values() if "subjects" in item] == [[account]] * (
+        2 + ("rdma/by-operator" in components)
+    )
+    if components:
+        binding = found["ValidatingAdmissionPolicyBinding", "tandem-accelerators"]
+        catalogue = found["ConfigMap", binding["spec"]["paramRef"]["name"]]
+        assert binding["spec"]["paramRef"]["namespace"] == catalogue["metadata"]["namespace"]
+
+
+def test_the_overlay_that_is_shipped_for_it_is_one_of_these(tmp_path):
+    assert kustomized("manifests/overlays/elsewhere") == moved(OVERLAYS["admission"], tmp_path)
+
+
 def test_promtool_reads_the_local_configuration(rendered, tmp_path):
     (config,) = [d for d in rendered if d["kind"] == "ConfigMap" and d["metadata"]["name"] == "prometheus"]
     path = tmp_path / "prometheus.yaml"
@@ -97,6 +136,7 @@ def test_the_chart_gives_the_rights_of_the_base():
 
 
 def test_the_chart_carries_the_generated_crd():
+    assert not (CHART / "files/crd.yaml").is_symlink(), "Flux leaves links out of what it hands to Helm"
     assert (CHART / "files/crd.yaml").read_text() == (REPO / "crds/tandem.dev_disaggregatedinferences.yaml").read_text()
 
 
