@@ -23,6 +23,7 @@ from tandem_operator.api.v1alpha1 import DisaggregatedInference
 
 MADE = "# Made by `python -m tandem_operator.api.crd`; edit the models instead.\n"
 CRD_FILE = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
+CHART_FILE = "charts/tandem/files/crd.yaml"  # no link: Flux leaves links out of what it hands to Helm
 
 COLUMNS = (
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Can clients be served?", 0),
@@ -130,8 +131,10 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def made_files() -> dict[str, str]:
     """Path below the repository's root → content, of every file that is made of the models."""
+    crd = _yaml(custom_resource_definition())
     return {
-        CRD_FILE: _yaml(custom_resource_definition()),
+        CRD_FILE: crd,
+        CHART_FILE: crd,
         "manifests/components/admission/catalogue.yaml": _yaml(catalogue_config_map()),
         "docs/reference/resource.md": resource_page(resource_schema()),
         "docs/reference/conditions.md": conditions_page(),
