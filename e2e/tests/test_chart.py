@@ -127,7 +127,7 @@ def operator(items: list[dict[str, Any]]) -> dict[str, Any]:
 def settings(items: list[dict[str, Any]]) -> Settings:
     """The settings as the operator itself reads them: it ends at once where one is wrong."""
     (container,) = operator(items)["spec"]["template"]["spec"]["containers"]
-    return from_environment({e["name"]: e.get("value", "pod") for e in container["env"]})
+    return from_environment({e["name"]: e.get("value", "pod" if "valueFrom" in e else "") for e in container["env"]})
 
 
 def kustomized(folder: str) -> list[dict[str, Any]]:

@@ -26,14 +26,14 @@ CRD_FILE = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
 CHART_FILE = "charts/tandem/files/crd.yaml"  # no link: Flux leaves links out of what it hands to Helm
 
 COLUMNS = (
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Can clients be served?", 0),
-    ("Prefill", "integer", ".status.roles.prefill", "Serving workers that do prefill", 0),
-    ("Decode", "integer", ".status.roles.decode", "Serving workers that do decode", 0),
-    ("Ratio", "string", ".status.ratio", "Serving prefill workers to serving decode workers", 0),
-    ("TTFT", "integer", ".status.observed.ttftMilliseconds", "Time to first token at the percentile, ms", 0),
-    ("TPOT", "integer", ".status.observed.tpotMilliseconds", "Time per output token at the percentile, ms", 0),
-    ("Reason", "string", ".status.decision.reason", "Why the last decision was made", 1),
-    ("Age", "date", ".metadata.creationTimestamp", "Since when there is the resource", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Can clients be served?", False),
+    ("Prefill", "integer", ".status.roles.prefill", "Serving workers that do prefill", False),
+    ("Decode", "integer", ".status.roles.decode", "Serving workers that do decode", False),
+    ("Ratio", "string", ".status.ratio", "Serving prefill workers to serving decode workers", False),
+    ("TTFT", "integer", ".status.observed.ttftMilliseconds", "Time to first token at the percentile, ms", False),
+    ("TPOT", "integer", ".status.observed.tpotMilliseconds", "Time per output token at the percentile, ms", False),
+    ("Reason", "string", ".status.decision.reason", "Why the last decision was made", True),
+    ("Age", "date", ".metadata.creationTimestamp", "Since when there is the resource", False),
 )
 
 
@@ -90,8 +90,9 @@ def _version() -> dict[str, Any]:
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            {"name": name, "type": kind, "jsonPath": path, "description": about, "priority": priority}
-            for name, kind, path, about, priority in COLUMNS
+            # The API server stores no priority of 0: written out, it would be a difference for ever.
+            {"name": name, "type": kind, "jsonPath": path, "description": about} | ({"priority": 1} if wide else {})
+            for name, kind, path, about, wide in COLUMNS
         ],
         "schema": {"openAPIV3Schema": resource_schema()},
     }
