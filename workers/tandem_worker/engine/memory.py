@@ -44,10 +44,11 @@ class MemoryFile:
 
 
 def memory_file(size: int) -> MemoryFile:
-    """Raises OSError where the machine has no such memory."""
+    """Raises OSError where the machine has no such memory: now, for a page that is not there later is a SIGBUS."""
     descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, 0, size)
         memory = mmap.mmap(descriptor, size)
     except OSError:
         os.close(descriptor)

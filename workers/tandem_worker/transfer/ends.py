@@ -59,11 +59,18 @@ class WriterEnd:
 class ReaderEnd:
     """The reader's end: what it has fetched it says by `taken`; it sends nothing."""
 
-    def __init__(self, size: int, scratch: memoryview) -> None:
-        """`size`: of what was lent; `scratch`: memory that reads may go into, and that is nobody's page."""
+    def __init__(
+        self, name: str, size: int, scratch: memoryview, threads: int, read: Callable[[list[Move]], str]
+    ) -> None:
+        """`size`: of what was lent; `scratch`: memory that reads may go into, and that is nobody's page.
+
+        Raises LaneError where the machine has no threads left.
+        """
         self.flying = Flying()
         self.scratch = scratch
         self._size = size
+        # A thread holds what `read` belongs to, and so a mapping of it, until its last read is over.
+        self._fetchers = Fetchers(name, threads, self.flying, read)
 
     def sample(self, most: int) -> tuple[Span, ...]:  # noqa: ARG002
         """The reader lends nothing."""
@@ -75,6 +82,19 @@ class ReaderEnd:
 
     def under_way(self, frames: bool) -> None:
         """The reader sends no frames."""
+
+    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
+        """By a thread. Raises WireError outside of what was lent, LaneError once the connection is over."""
+        return self._fetchers.add(self.moves(spans, pieces))
+
+    def revoke(self) -> bool:
+        """A read that has begun is never given up: its bytes may come whatever a library says. True: none has."""
+        self.close()
+        return not self.flying
+
+    def close(self) -> None:
+        """The connection is gone: no read begins any more. Twice is harmless."""
+        self._fetchers.close()
 
     def moves(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> list[Move]:
         """One for each run that has no gap on either side. Raises WireError for a place outside of what was lent."""
@@ -116,7 +136,7 @@ class Flying:
 
     def __init__(self) -> None:
         self._fetches: set[asyncio.Future[None]] = set()
-        self._at_end: Callable[[], None] | None = None
+        self._at_end: list[Callable[[], None]] = []
 
     def add(self, fetch: asyncio.Future[None]) -> asyncio.Future[None]:
         """One more; it is forgotten once it is over."""
@@ -127,13 +147,12 @@ class Flying:
     def at_end(self, call: Callable[[], None]) -> None:
         """Call it once, when the last of those under way is over; not at all where none is."""
         if self._fetches:
-            self._at_end = call
+            self._at_end.append(call)
 
     def _over(self, fetch: asyncio.Future[None]) -> None:
         self._fetches.discard(fetch)
-        if not self._fetches and self._at_end is not None:
-            call, self._at_end = self._at_end, None
-            call()
+        while not self._fetches and self._at_end:
+            self._at_end.pop(0)()
 
     def __bool__(self) -> bool:
         return bool(self._fetches)
@@ -161,7 +180,9 @@ class Fetchers:
             raise LaneError(f"there is no thread to read with: {error}") from error
 
     def add(self, moves: list[Move]) -> asyncio.Future[None]:
-        """One more; the future is done on the event loop, and fails with LaneError."""
+        """One more; the future is done on the event loop, and fails with LaneError. Raises it where it is closed."""
+        if not self._threads:
+            raise LaneError("the peer's memory is not read any more")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._jobs.put((moves, loop, done))

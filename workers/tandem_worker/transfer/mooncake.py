@@ -1,23 +1,19 @@
 """Pages by Mooncake's transfer engine: the decode worker reads, as with nixl.
 
-What differs: the library's reads block, so each connection has threads of its own for them; and none can be given up.
-Pages of a ticket that ended early are free once every read of its connection has returned, which the end of the peer's
-process or of its network connection brings about; until then they are in quarantine.
+What differs: the library's reads block until they are over.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import mmap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, cut, start_of
+from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, cut, start_of
 from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.probe import PROBE_BYTES
-from tandem_worker.transfer.wire import Lend, Span
+from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
     from tandem_worker.engine.memory import MemoryFile
@@ -58,19 +54,10 @@ class Reader(ReaderEnd):
     ordered = False
 
     def __init__(self, engine: Any, peer: str, start: int, size: int, scratch: memoryview) -> None:
-        super().__init__(size, scratch)
+        super().__init__(self.name, size, scratch, READS_AT_ONCE, self._read)
         self._engine = engine
         self._peer = peer
         self._start = start
-        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying, self._read)
-        self._closed = False
-
-    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None]:
-        """Raises WireError outside of what was lent, LaneError once the connection is over."""
-        moves = self.moves(spans, pieces)
-        if self._closed:
-            raise LaneError("the peer's memory is not read any more")
-        return self._fetchers.add(moves)
 
     def _read(self, moves: list[Move]) -> str:
         pieces = list(cut(moves, PIECE_BYTES))
@@ -80,17 +67,6 @@ class Reader(ReaderEnd):
             if failed := self._engine.batch_transfer_sync_read(self._peer, list(here), places, list(sizes)):
                 return f"a read of pages failed: the transfer engine says {failed}"
         return ""
-
-    def revoke(self) -> bool:
-        """No read that has begun can be given up. True: none is under way."""
-        self.close()
-        return not self.flying
-
-    def close(self) -> None:
-        """The connection is gone: nothing new is read, and the threads end."""
-        if not self._closed:
-            self._closed = True
-            self._fetchers.close()
 
 
 class Mooncake:

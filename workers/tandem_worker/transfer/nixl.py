@@ -2,9 +2,9 @@
 
 The prefill worker registers its pages once, lends what it names on a connection until `taken`, and copies nothing; the
 decode worker has its own agent read each frame straight into the reserved pages. What its agent has under way it knows.
-The fence is the key: pages of a ticket that ended early are free once no read is under way, or the peer's agent is
-forgotten and the library has given every read up; a connection's end alone proves nothing, since a read may still come
-in.
+The fence is the key: pages of a ticket that ended early are free once no read is under way. None that has begun is
+given up, since the library cannot: its bytes come in after it says so (NIXL 1.5.1; tests/transfer/late_reads.py). A
+peer's end ends its reads; with one that is stopped, and not gone, they stay under way.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, start_of
 from tandem_worker.transfer.interface import interface_of
 from tandem_worker.transfer.probe import PROBE_BYTES
-from tandem_worker.transfer.wire import Lend, Span
+from tandem_worker.transfer.wire import Lend
 
 if TYPE_CHECKING:
     from tandem_worker.engine.memory import MemoryFile
@@ -39,6 +39,7 @@ READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next 
 # while something is under way.
 LOOK_S: Final = 0.0002  # reader: at its reads
 HELP_S: Final = 0.001  # writer: at what UCX must do for readers where no card does it
+LATE_HELP_S: Final = 0.1  # the same for readers whose connection has ended, and whose reads perhaps have not
 RAM: Final = "DRAM"
 CARDS: Final = Path("/sys/class/infiniband")
 
@@ -95,6 +96,22 @@ class Agent:
             self.raw = make_agent(library, secrets.token_hex(16))
         except library.errors as error:
             raise BackendError(f"--transfer-backend nixl: no agent with UCX: {error}") from error
+        self._helps_late = False
+
+    def help(self) -> None:
+        """Do what UCX must do for readers, once."""
+        with contextlib.suppress(*self.errors):  # the reader hears of what is wrong
+            self.raw.get_new_notifs()
+
+    def help_late(self) -> None:
+        """From now on and for good: a reader that has gone silent may come back whenever it likes."""
+        if not self._helps_late:
+            self._helps_late = True
+            self._help_late()
+
+    def _help_late(self) -> None:
+        self.help()
+        asyncio.get_running_loop().call_later(LATE_HELP_S, self._help_late)
 
     def register(self, memory: memoryview) -> Any:
         """Memory that the agent may read from or into. Raises one of the library's errors."""
@@ -150,15 +167,19 @@ class Lent(WriterEnd):
         if frames and self._helping is None:
             self._help()
         elif not frames:
-            self.close()
-
-    def _help(self) -> None:
-        with contextlib.suppress(*self._agent.errors):  # the reader hears of what is wrong
-            self._agent.raw.get_new_notifs()
-        self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
+            self._rest()
 
     def close(self) -> None:
-        """Nobody reads now."""
+        """The connection is gone; the peer's reads are perhaps not."""
+        if self._helping is not None:
+            self._rest()
+            self._agent.help_late()
+
+    def _help(self) -> None:
+        self._agent.help()
+        self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
+
+    def _rest(self) -> None:
         if self._helping is not None:
             self._helping.cancel()
             self._helping = None
@@ -172,36 +193,27 @@ class Reader(ReaderEnd):
     ordered = False
 
     def __init__(self, agent: Agent, peer: str, start: int, size: int, scratch: memoryview) -> None:
-        super().__init__(size, scratch)
+        super().__init__(self.name, size, scratch, READS_AT_ONCE, lambda moves: agent.read(peer, start, moves))
         self._agent = agent
         self._peer = peer
-        self._fetchers = Fetchers(self.name, READS_AT_ONCE, self.flying, lambda moves: agent.read(peer, start, moves))
-        self._forgotten = False
-
-    def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None]:
-        """Raises WireError outside of what was lent, LaneError once the connection is over."""
-        moves = self.moves(spans, pieces)
-        if self._forgotten:
-            raise LaneError("the peer's memory is not read any more")
-        return self._fetchers.add(moves)
-
-    @property
-    def over(self) -> bool:
-        """Nothing of it can land any more, and the peer may be met anew."""
-        return self._forgotten and not self.flying
-
-    def revoke(self) -> bool:
-        """Forget the peer's agent: the library gives up what is under way. True: nothing is any more."""
-        if not self._forgotten:
-            self._forgotten = True
-            self._fetchers.close()
-            with contextlib.suppress(*self._agent.errors):
-                self._agent.raw.remove_remote_agent(self._peer)
-        return not self.flying
+        self.over = False  # nothing of it can land any more, and the peer may be met anew
 
     def close(self) -> None:
-        """The connection is gone: nothing new is read."""
-        self.revoke()
+        """Nothing new is read, and the peer is forgotten, but not before the last read is over.
+
+        Of a peer that it has forgotten the library says at once that every read has failed, and yet their bytes come.
+        """
+        super().close()
+        if self.flying:
+            self.flying.at_end(self._forget)
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        if not self.over:
+            self.over = True
+            with contextlib.suppress(*self._agent.errors):
+                self._agent.raw.remove_remote_agent(self._peer)
 
 
 class Nixl:

@@ -4,8 +4,8 @@ The prefill worker's pages lie in a sealed memory file, of which the decode work
 read; it maps the file, and a thread of its own copies what a message names into its own pages. So each byte is copied
 once, nobody ever writes to another worker's pages, and the fence is the end of the copy under way. The prefill worker
 lends what it names until `taken`, or until it has given the connection up: a last word comes only after the first, so
-what is read after the second is never used. A decode worker refuses a file that could shrink under it; the token that
-opens it came over the proven connection.
+what is read after the second is never used. A decode worker refuses a file that could shrink under it or has holes
+(SIGBUS, where memory is short); the token that opens it came over the proven connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem_worker.engine.memory import SEALS, huge
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Fetchers, Move, ReaderEnd, WriterEnd, address_of, size_of
+from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, size_of
 from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend, Span
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
+BLOCK: Final = 512  # of `st_blocks`, whatever the file system's is
 SMALL_BYTES: Final = 512 * 1024  # copied by the event loop itself: a thread's waking would take as long
 
 
@@ -65,12 +66,13 @@ class Window(ReaderEnd):
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Takes the descriptor over. Raises LaneError where the memory is not as it was said to be."""
-        super().__init__(size, memoryview(bytearray(PROBE_BYTES)))
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
                 raise LaneError("the peer's memory file may change its size or its other readers")
-            if os.fstat(descriptor).st_size != size:
-                raise LaneError(f"the peer's memory file has {os.fstat(descriptor).st_size} B, not {size}")
+            if (file := os.fstat(descriptor)).st_size != size:
+                raise LaneError(f"the peer's memory file has {file.st_size} B, not {size}")
+            if file.st_blocks * BLOCK < size:
+                raise LaneError(f"the peer's memory file has holes: {file.st_blocks * BLOCK} B of {size} are there")
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except OSError as error:
             raise LaneError(f"the peer's memory file cannot be mapped: {error}") from error
@@ -78,8 +80,7 @@ class Window(ReaderEnd):
             os.close(descriptor)
         huge(self._map)
         self._start = address_of(memoryview(self._map))
-        # The thread holds this object, and so the mapping, until its last copy is over.
-        self._fetchers = Fetchers(self.name, 1, self.flying, self._copy)
+        super().__init__(self.name, size, memoryview(bytearray(PROBE_BYTES)), 1, self._copy)
 
     def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
         """The only copy, by a thread unless it is small. Raises WireError outside of what was lent."""
@@ -93,15 +94,6 @@ class Window(ReaderEnd):
         for at, target, size in moves:
             ctypes.memmove(target, self._start + at, size)  # the interpreter is free meanwhile
         return ""
-
-    def revoke(self) -> bool:
-        """Nobody but this end's thread writes to its pages. True: it does not."""
-        self.close()
-        return not self.flying
-
-    def close(self) -> None:
-        """The connection is gone: no copy begins any more. Twice is harmless."""
-        self._fetchers.close()
 
 
 class Door:

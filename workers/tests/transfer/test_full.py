@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -87,3 +88,31 @@ def test_a_full_transfer_directory_is_said_at_the_start(tmp_path):
         pytest.skip(f"this machine has no mount namespaces: {got.stderr.strip()}")
     no_room = "[Errno 28] No space left on device"
     assert got.stdout.strip() == f"--transfer-backend shm: no socket in {tmp_path}: {no_room}", got.stderr
+
+
+# The same memory, on a file system that has no room for it, with all of it taken at the start, and page by page.
+TAKEN = """
+import mmap, os, sys
+from tandem_worker.engine import memory
+size = 4 << 20
+os.memfd_create = lambda name, flags: os.open(sys.argv[1] + "/" + name, os.O_RDWR | os.O_CREAT)
+try:
+    memory.memory_file(size)
+except OSError as error:
+    print(error, flush=True)
+sparse = os.memfd_create("sparse", 0)
+os.ftruncate(sparse, size)
+mmap.mmap(sparse, size)[:] = bytes(size)
+"""
+
+
+@pytest.mark.slow
+def test_a_page_that_is_not_there_is_missed_at_the_start_and_is_no_bus_error_later(tmp_path):
+    within = ["unshare", "-Urm", "sh", "-c", MOUNTED.replace("nr_inodes=1", "size=1m"), str(tmp_path)]
+    got = subprocess.run(
+        [*within, sys.executable, "-c", TAKEN, str(tmp_path)], capture_output=True, text=True, timeout=200, check=False
+    )
+    if "not permitted" in got.stderr or "denied" in got.stderr:
+        pytest.skip(f"this machine has no mount namespaces: {got.stderr.strip()}")
+    assert got.stdout.strip() == "[Errno 28] No space left on device", got.stderr
+    assert got.returncode == -signal.SIGBUS

@@ -1,13 +1,19 @@
 """A writer that is stopped says nothing any more: its pages are nobody's, counted, and only its end gives them back."""
 
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tandem_worker.transfer.backends import NAMES
+from tandem_worker.transfer.backends import NAMES, PACKAGES
 from workers.tests.transfer.ends import ROW
 from workers.tests.transfer.kit import eventually
-from workers.tests.transfer.world import WITHIN_S, at, serves_again
+from workers.tests.transfer.world import OVER_TCP, WITHIN_S, at, serves_again
 
 CUT_OFF = "tandem_transfer_cut_off_total"
 
@@ -37,3 +43,21 @@ async def test_an_overdue_writer_is_cut_off_for_good_and_that_is_said(world):
 
 async def was_cut_off(worker):
     return (await worker.metrics())[CUT_OFF] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", sorted(PACKAGES))
+def test_a_read_that_is_given_up_is_under_way_until_its_bytes_are_here(backend):
+    """NIXL 1.5.1 calls it failed, and releases it, as soon as the peer is forgotten; then most of it comes in."""
+    if importlib.util.find_spec(PACKAGES[backend]) is None:
+        pytest.skip(f"the package of {backend} is not installed")
+    got = subprocess.run(
+        [sys.executable, "-m", "workers.tests.transfer.late_reads", backend],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **OVER_TCP}, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert got.returncode == 0, got.stderr[-3000:]
+    found = json.loads(got.stdout.splitlines()[-1])
+    assert not found["over_while_stopped"], "its pages would be somebody's, and be written"
+    assert found["before"] > 0
+    assert found["after"] == 0

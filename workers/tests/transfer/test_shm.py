@@ -68,6 +68,10 @@ async def test_what_is_named_is_what_is_got(file, lent, window, monkeypatch, sma
     assert target.count(b"-"[0]) >= SIZE - sum(size for _, size in to)
 
 
+def test_all_of_a_memory_file_is_there_before_anybody_touches_it(file):
+    assert os.fstat(file.descriptor).st_blocks * 512 >= SIZE
+
+
 def test_what_does_not_lie_in_the_lent_memory_is_not_named(lent, file):
     inside, outside = memoryview(file.map)[:8], memoryview(bytearray(8))
     assert lent.spans([inside, outside]) == ()
@@ -170,6 +174,7 @@ def test_what_nobody_fetched_is_closed_with_its_connection(door, file):
     [
         pytest.param(0, SIZE, "may change its size", id="it could shrink"),
         pytest.param(SEALS, 2 * SIZE, f"has {SIZE} B", id="another size"),
+        pytest.param(SEALS, SIZE, f"holes: 0 B of {SIZE}", id="holes"),
     ],
 )
 def test_memory_that_is_not_as_it_was_said_is_refused(seals, said, words):
