@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from e2e.tables.page import main, table
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.transfer.ends import PASSED, ROWS, STOPS, Row, rows_of
+from workers.tests.transfer.shortages import SHORTAGES
 
 PAGE, COMMAND = "docs/reference/kills.md", "python -m e2e.tables.transfer_kills"
 BEGIN = f"""# Whoever dies in the middle of a KV transfer
@@ -31,13 +32,23 @@ KILLS = """
 ({count} kills; those in mid-page once more with the connection cut). `test_ends.py`: the connection cut in each row,
 both workers in one process. A state without a row on a backend fails a test. A client of D that dies sees its
 connection end: the router in front of it answers for that. In mid-page: half of a frame has come (`tcp`); or P was
-stopped, and then D was told to fetch.
+stopped, and then D was told to fetch. There D's end takes P along where NIXL reads over TCP: P's CPU answers, and UCX
+calls a reader that has gone meanwhile fatal. P comes back as D does; with a card that reads nobody answers.
 """
 STOPPED = """
 ## SIGSTOP and SIGCONT
 
 `test_kills.py`: stopped for longer than its lease (set to 6 s) and than a silence may last (5 s), then continued. "In
 mid-page" stops D while its own read is under way, or P while it is read from.
+"""
+SHORT = """
+## Nothing left
+
+`test_shortages.py`: a worker that has served before runs short in the middle of a transfer (its next page or message
+waits meanwhile). *Address space*: `prlimit --as` at what it has. *Disk*: the file system of `--transfer-dir` and
+/dev/shm is full for both. *Memory*: its cgroup gives it no more, and the kernel kills it, which is kill -9. Nobody
+holds anything at the end of a row, and once there is enough again the pair serves. What is not there at the start is
+said at the start (`test_full.py`); a memory file is all there from then on, so that no page of it is a SIGBUS later.
 """
 
 
@@ -71,6 +82,21 @@ def stops() -> list[tuple[str, ...]]:
     ]
 
 
+def shortages() -> list[tuple[str, ...]]:
+    """A line a shortage."""
+    return [
+        (
+            shortage.what,
+            "both" if shortage.what == "disk" else shortage.victim.upper(),
+            shortage.row.name,
+            "all" if len(shortage.row.only) == len(NAMES) else ", ".join(shortage.row.only),
+            str(shortage.client),
+            shortage.says or "–",
+        )
+        for shortage in SHORTAGES
+    ]
+
+
 def exceptions() -> list[tuple[str, ...]]:
     """A line a state that does not last."""
     return [(str(state), backend, why) for (state, backend), why in PASSED.items()]
@@ -81,6 +107,7 @@ def page() -> str:
     count = 2 * len(list(rows_of(*NAMES)))
     dies = ("where it is", "D", "P", "backends", "P dies or the connection is cut: the client", "D dies: the client")
     waits = ("where it is", "stopped", "the other one meanwhile", "the client", "both, once it goes on")
+    runs_short = ("of", "who", "where it is", "backends", "the client", "its log")
     return "\n".join(
         [
             BEGIN,
@@ -90,6 +117,8 @@ def page() -> str:
             table(("state", "backend", "why"), exceptions()),
             STOPPED,
             table(waits, stops()),
+            SHORT,
+            table(runs_short, shortages()),
             "",
         ]
     )

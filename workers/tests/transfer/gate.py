@@ -18,6 +18,7 @@ class Hold:
 
     stop: from it on nothing passes but signs of life. half: as stop, but half of its body passes; where its pages
     travel beside the connection the message itself passes, once `Gate.before` has been called. drop: it alone is lost.
+    wait: it and what follows wait for `Gate.open`.
     """
 
     way: str
@@ -36,6 +37,7 @@ class Gate:
         self._writers: list[asyncio.StreamWriter] = []
         self.seen: list[tuple[str, str]] = []
         self.halved = False
+        self.opened = asyncio.Event()
         self.address = ("", 0)
 
     async def __aenter__(self) -> Gate:
@@ -49,6 +51,10 @@ class Gate:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def open(self) -> None:
+        """What has waited passes, and so does all that follows."""
+        self.opened.set()
 
     def cut(self) -> None:
         """Both ends see the connection end, whatever was under way."""
@@ -75,6 +81,9 @@ class Gate:
                 tag = msgspec.msgpack.decode(header)["m"]
                 self.seen.append((way, tag))
                 how = self._holds.get((way, tag), "")
+                if how == "wait":
+                    await self.opened.wait()
+                    how = ""
                 if how == "half":
                     await self._halve(reader, writer, head + header, body)
                 held = held or how == "stop"

@@ -48,12 +48,13 @@ class Forked:
 class Nursery:
     """The process that forks."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *within: str, **environment: str) -> None:
+        """`within`: a command that runs what follows it."""
         with log.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workers.tests.transfer.nursery"],
+                [*within, sys.executable, "-m", "workers.tests.transfer.nursery"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, cwd=Path(__file__).parents[3],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **environment},
             )  # fmt: skip
 
     def fork(self, flags: list[str], environment: dict[str, str], log: Path) -> Forked:
