@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the one machine needs from Debian, installed once: Prometheus (and promtool), nftables for Services, iproute2 for
-# namespaces, libibverbs1 for Mooncake's transfer engine (which links it even where no RDMA card is), openssl for the tests of TLS.
+# namespaces, libibverbs1 for Mooncake's transfer engine (which links it even where no RDMA card is), openssl for the tests of TLS,
+# libfaketime for the test in which the operator's clock is set.
 set -euo pipefail
 need=()
 command -v prometheus >/dev/null || need+=(prometheus)
@@ -8,6 +9,7 @@ command -v nft >/dev/null || need+=(nftables)
 command -v ip >/dev/null || need+=(iproute2)
 ldconfig -p | grep -q libibverbs.so.1 || need+=(libibverbs1)
 command -v openssl >/dev/null || need+=(openssl)
+ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || need+=(libfaketime)
 python3 -c 'import ensurepip' 2>/dev/null || need+=(python3-venv)
 [ ${#need[@]} -eq 0 ] && exit 0
 echo "installing from Debian: ${need[*]}"

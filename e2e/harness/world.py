@@ -73,13 +73,14 @@ def if_ready(kube: Kube, name: str, namespace: str) -> dict[str, Any] | None:
 
 def wait_settled(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 120) -> dict[str, Any]:
     """Wait until Ready=True and nothing is left to do: a resource serves as soon as one pair does."""
+    return until(f"{name} is settled", lambda: if_settled(kube, name, namespace), seconds)
 
-    def look() -> dict[str, Any] | None:
-        seen = if_ready(kube, name, namespace)
-        busy = [kind for kind in ("Reconciling", "Rebalancing") if condition(seen, kind)["status"] == "True"]
-        return None if busy else seen
 
-    return until(f"{name} is settled", look, seconds)
+def if_settled(kube: Kube, name: str, namespace: str) -> dict[str, Any] | None:
+    """The resource, if Ready=True of its newest generation and nothing is under way."""
+    seen = if_ready(kube, name, namespace)
+    busy = [kind for kind in ("Reconciling", "Rebalancing") if condition(seen, kind)["status"] == "True"]
+    return None if busy else seen
 
 
 def wait_condition(

@@ -19,7 +19,7 @@ from tandem_operator.api.conditions import (
 from tandem_operator.api.constants import COMPONENT_ROUTER, LABEL_COMPONENT
 from tandem_operator.loop.faults import Fault, is_ready, refused_fault, scheduling_fault, stalling_fault
 from tandem_operator.loop.modes import judge_mode
-from tandem_operator.loop.refs import Failed, Outcome, Stalled, Waiting
+from tandem_operator.loop.refs import BEGUN, Failed, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import all_workers, fault_of_new, live_digests, paused_words, progress_words
 from tandem_operator.plan.facts import Answer, Role, Verdict
 from tandem_operator.plan.judge import judge_metrics, judge_scaling, judge_slo
@@ -165,6 +165,8 @@ def judge_progress(seen: Seen, serving: Verdict, outcome: Outcome) -> Verdict | 
     if isinstance(outcome, Waiting) and outcome.reason == "PullingModel":
         return Verdict(Answer.YES, "PullingModel", outcome.message)
     words = words_of_progress(seen, serving)
+    if words is None and isinstance(outcome, Waiting) and outcome.reason == BEGUN:
+        words = outcome.message
     return None if words is None else Verdict(Answer.YES, "Progressing", words)
 
 

@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 async def prepare_nodes(world: World) -> None:
     """Prepare them, for ever, once every `resync_seconds`; what is wrong is said when it changes."""
-    said: str | None = None
+    said: str | None = ""  # nothing yet: the first look is told, whatever it finds
     while (sharing := world.settings.rdma_sharing) is not None:
         try:
             problem = await prepare_once(world, sharing)

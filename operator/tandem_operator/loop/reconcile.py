@@ -20,7 +20,7 @@ from tandem_operator.loop.leader import LEASE_S
 from tandem_operator.loop.modes import changing, choice_of
 from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
-from tandem_operator.loop.refs import Done, Failed, Outcome, Ref, Stalled, Waiting
+from tandem_operator.loop.refs import BEGUN, Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.sleep import sleep_choice
 from tandem_operator.loop.status import decision_status, refused_status, status_of
 from tandem_operator.loop.transitions import events_between
@@ -82,7 +82,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     # The intent is written before any child is touched: a crash from here on is carried on from the status.
     if decision_status(seen.status.decision, plan, now) != seen.status.decision:
         # Judged as with its target, so that the steps' end changes no more of it than they did: one write less.
-        intent = status_of(replace(seen, facts=replace(seen.facts, target=plan.target)), plan, Done(), now)
+        intent = status_of(replace(seen, facts=replace(seen.facts, target=plan.target)), plan, begun(seen), now)
         body = await write_status(world, body, seen.status, intent, now)
         if body["metadata"]["generation"] != seen.resource.metadata.generation:
             return Waiting("Edited", "the spec changed while it was judged", 0.1)
@@ -101,10 +101,18 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     return outcome
 
 
+def begun(seen: Seen) -> Outcome:
+    """Before any child follows the spec's newest generation, nobody may take the resource for done (kstatus)."""
+    generation = seen.resource.metadata.generation
+    if seen.status.observed_generation == generation:
+        return Done()
+    return Waiting(BEGUN, f"carrying out generation {generation}")
+
+
 async def turn_over(world: World, seen: Seen, body: Object, plan: Plan, now: datetime) -> Outcome:
     """Write that the resource falls asleep, or wakes; the next pass carries it out. The intent comes first, as ever."""
     stands = replace(plan, target=seen.facts.target or plan.target, decision=None, mode=None)
-    await write_status(world, body, seen.status, status_of(seen, stands, Done(), now), now)
+    await write_status(world, body, seen.status, status_of(seen, stands, begun(seen), now), now)
     return Waiting("Sleep", plan.sleep.message if plan.sleep else "", 0.1)
 
 

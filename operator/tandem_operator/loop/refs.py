@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+BEGUN: Final = "Begun"  # the intent is written, the children are not
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tandem_operator.loop.reconcile import reconcile
 from tandem_operator.loop.resync import fill_cache
 
+from .conftest import CrashedError
 from .test_passes import KIND, REF, aim, condition, converge, replicas, roles, status
 
 
@@ -58,6 +61,18 @@ async def test_suspended_and_back(api, start, edit, lost):
     assert (replicas(api), roles(api), status(api)["decision"]["target"]) == before
     assert condition(api, "Ready")["reason"] == "Serving"
     assert kstatus(status(api)) == "Current"
+
+
+async def test_it_is_in_progress_until_its_children_are_there(api, start, edit):
+    """Killed after any write: whoever waits for it (`kubectl wait`, a GitOps tool) waits on."""
+    suspend(edit, True)
+    while api.writes.count(("status", KIND, REF.namespace, REF.name)) < 2:
+        assert api.writes == [] or kstatus(status(api)) == "InProgress"
+        api.crash_after = 0
+        with contextlib.suppress(CrashedError):
+            await reconcile(await start(), REF)
+    assert kstatus(status(api)) == "Current"
+    assert len(api.of("Deployment")) == 3
 
 
 async def test_a_suspended_resource_is_silent_when_idle(api, start, edit):

@@ -1,0 +1,142 @@
+"""Operators are killed after each write to the real API server, one after the other, and the end is as without.
+
+With the shipped role's rights. The fault table tells more stories, with one kill each, on an API server in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.harness.killable import environment, none_in_cluster, operator
+from e2e.harness.kube import RESOURCE, Kube
+from e2e.harness.waiting import GaveUpError, until
+from e2e.harness.world import NAMESPACE, if_settled, roles, sample
+from e2e.tables.paths import flat
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+WORKERS = "tandem.dev/resource=smollm2,tandem.dev/component=worker"
+MAX_WRITES = 60  # of one story
+KINDS = (
+    "deployments,services,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies,configmaps,secrets"
+)
+CHANGES_BY_ITSELF = re.compile(
+    r"resourceVersion|uid|generation|Timestamp|managedFields|^status|\.status|deployment\.kubernetes\.io|data\.|clusterIP"
+)
+
+
+@pytest.fixture(scope="module")
+def settings(kube: Kube, smollm2: dict, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """How to start an operator while the cluster's own rests."""
+    with none_in_cluster(kube):
+        yield environment(kube, tmp_path_factory.mktemp("operator"))
+
+
+def children(kube: Kube, name: str) -> dict[str, Any]:
+    """All that the resource owns, without what the API server and its controllers write, and random keys."""
+    items = kube.json("get", KINDS, "-n", NAMESPACE, "-l", f"tandem.dev/resource={name}")["items"]
+    found = {f"{item['kind']} {item['metadata']['name']} {at}": value for item in items for at, value in flat(item)}
+    return {at: value for at, value in found.items() if not CHANGES_BY_ITSELF.search(at.split(" ", 2)[2])}
+
+
+def kills(settings: dict[str, str], log: Path, left: Callable[[], list[str]]) -> int:
+    """Each operator is killed after its first write, until one finds nothing to write; how many were killed.
+
+    `left` tells what the story's end still lacks.
+    """
+    for number in range(MAX_WRITES):
+        with operator(settings, 1, log) as process:
+            with contextlib.suppress(GaveUpError):
+                until("it is killed, or done", lambda p=process: p.poll() is not None or not left(), 90)
+            if process.poll() is None:
+                assert left() == [], f"after {number} kills it writes no more"
+                return number
+            assert process.returncode == -signal.SIGKILL, log.read_text()[-2000:]
+    raise AssertionError(f"after {MAX_WRITES} kills there is left: {left()}")
+
+
+def asleep(image: str, ttft: int) -> dict[str, Any]:
+    """A resource whose children are all there and none of whose pods is: it is made and edited in seconds."""
+    engine = {"name": "vllm", "image": image}
+    slo = sample()["spec"]["slo"] | {"ttftMilliseconds": ttft}
+    rebalance = {"mode": "Off"}
+    return sample("killed", suspend=True, engine=engine, transfer={"backend": "nixl"}, slo=slo, rebalance=rebalance)
+
+
+def is_settled(kube: Kube, body: dict[str, Any]) -> bool:
+    seen = if_settled(kube, "killed", NAMESPACE)
+    return bool(seen) and seen["spec"]["slo"] == body["spec"]["slo"]
+
+
+def differences(kube: Kube, body: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    """What keeps the resource from being settled with exactly these children."""
+    found = children(kube, "killed")
+    other = [at for at in sorted(expected.keys() | found.keys()) if expected.get(at) != found.get(at)]
+    return other if is_settled(kube, body) else ["status", *other]
+
+
+def gone(kube: Kube) -> None:
+    """Nothing of it is left (the garbage collector takes the children)."""
+    kube.run("delete", RESOURCE, "killed", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
+    until("its children are gone", lambda: not children(kube, "killed"), 60)
+
+
+@pytest.fixture
+def cleared(kube: Kube) -> Iterator[None]:
+    yield
+    gone(kube)
+
+
+def test_a_new_resource(kube: Kube, settings: dict[str, str], cleared: None, tmp_path: Path) -> None:
+    body = asleep("vllm:none", 500)
+    kube.apply(yaml.safe_dump(body))
+    with operator(settings, 0, tmp_path / "log"):
+        until("it is settled", lambda: is_settled(kube, body), 90)
+    expected = children(kube, "killed")
+    gone(kube)
+    kube.apply(yaml.safe_dump(body))
+
+    left = partial(differences, kube, body, expected)
+    assert kills(settings, tmp_path / "log", left) >= 10
+
+
+def test_an_edit(kube: Kube, settings: dict[str, str], cleared: None, tmp_path: Path) -> None:
+    """From A to B, whatever was written before the kill, ends as a B that has never been anything else."""
+    before, after = asleep("vllm:none", 500), asleep("vllm:other", 700)
+    kube.apply(yaml.safe_dump(after))
+    with operator(settings, 0, tmp_path / "log"):
+        until("it is settled", lambda: is_settled(kube, after), 90)
+    expected = children(kube, "killed")
+    gone(kube)
+    kube.apply(yaml.safe_dump(before))
+    with operator(settings, 0, tmp_path / "log"):
+        until("it is as before", lambda: is_settled(kube, before), 90)
+    kube.apply(yaml.safe_dump(after))
+
+    left = partial(differences, kube, after, expected)
+    assert kills(settings, tmp_path / "log", left) >= 3
+
+
+def test_flips_of_running_workers(kube: Kube, settings: dict[str, str], smollm2: dict, tmp_path: Path) -> None:
+    uids = {pod["metadata"]["uid"] for pod in kube.items("pods", NAMESPACE, WORKERS)}
+    for prefill, decode in ((2, 1), (1, 2)):
+        change = {"status": {"decision": {"target": {"roles": {"prefill": prefill, "decode": decode}}}}}
+        words = ("-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps(change))
+        kube.run("patch", RESOURCE, "smollm2", *words)
+
+        def left(wanted: tuple[int, int] = (prefill, decode)) -> list[str]:
+            found = roles(kube, "smollm2")
+            return [] if found == wanted else [f"prefill, decode: {found}"]
+
+        assert kills(settings, tmp_path / "log", left) >= 1
+    assert {pod["metadata"]["uid"] for pod in kube.items("pods", NAMESPACE, WORKERS)} == uids, "nothing is restarted"
