@@ -30,7 +30,7 @@ test: env system cluster model  ## the tests (15 minutes at most)
 	cd e2e/cluster && CGO_ENABLED=0 go test -vet=off -ldflags "-s -w" ./internal/...
 	$(PY) -m pytest -m "not slow" -n 2 --dist loadgroup
 
-test-full: env system cluster model  ## everything, the slow ones too; writes build/test-full.json
+test-full: env system cluster cluster-oldest helm model  ## everything, the slow ones too; writes build/test-full.json
 	$(PY) -m e2e.full
 
 check: env  ## lint, types, arrows, generated files
@@ -77,7 +77,7 @@ cluster: $(CLUSTER)  ## the one-machine control plane
 
 cluster-oldest: $(CLUSTER)-1.35  ## the same on the oldest Kubernetes that is supported (minutes; its test skips without)
 
-helm: build/bin/helm  ## for whoever renders the chart
+helm: build/bin/helm  ## for the chart's tests (minutes; they skip without)
 
 model: $(MODEL)  ## the model that the local worker image carries
 

@@ -232,12 +232,12 @@ async def measure(api: Api, run: Operator, count: int, bare_s: float, options: a
         times = sorted(await react(api, seen, names, options.changes))
         rows += [against(f"reaction p{p}", of_ms(times, p), "ms", 1000.0, len(times)) for p in (50, 99)]
         await until_quiet(api)
-        rows += await idle(api, run, options.idle)
-        rows += [
-            against("RSS, at most", run.rss_mib("VmHWM"), "MiB", LARGEST_MIB),
-            Row("RSS, idle", run.rss_mib(), "MiB"),
-        ]
-    return rows
+    rows += await idle(api, run, options.idle)  # without the watches above: a stream that is silent so long is cut
+    return [
+        *rows,
+        against("RSS, at most", run.rss_mib("VmHWM"), "MiB", LARGEST_MIB),
+        Row("RSS, idle", run.rss_mib(), "MiB"),
+    ]
 
 
 def of_ms(times: list[float], share: int) -> float:

@@ -20,7 +20,9 @@ from e2e.tables.page import main, table
 from tandem_operator.loop.refs import Outcome
 
 PAGE, COMMAND = "docs/reference/faults.md", "python -m e2e.tables.faults"
-SUITES = tuple(f"e2e/tests/test_{name}.py" for name in ("faults", "outages", "operators", "access", "authorizer"))
+SUITES = tuple(
+    f"e2e/tests/test_{name}.py" for name in ("faults", "kills", "outages", "clock", "operators", "access", "authorizer")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PASS_DEADLINE_S = 120.0
-CANCEL_AGAIN_S = 5.0
+CANCEL_AGAIN_S, CANCELS = 5.0, 4
 YOUNG = 10_000  # objects made before the collector looks at them: an event's are more than its default 700
 
 
@@ -125,11 +125,15 @@ async def run(world: World, leader: Leader, stop: asyncio.Event) -> None:
 async def end(*tasks: asyncio.Task[Any]) -> None:
     """Cancel until all have ended: a cancellation that comes as a task's work ends can be lost in a library."""
     left = set(tasks)
-    while left:
+    for _ in range(CANCELS):
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)
+        ended, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        await asyncio.gather(*ended, return_exceptions=True)
+        if not left:
+            return
+    log.error("%d parts of the operator do not end: the process is", len(left))
+    os._exit(1)  # asyncio.run would wait for them for ever; the Lease runs out by itself
 
 
 async def watch(world: World, stop: asyncio.Event) -> None:
