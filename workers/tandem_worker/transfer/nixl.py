@@ -40,6 +40,7 @@ READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next 
 LOOK_S: Final = 0.0002  # reader: at its reads
 HELP_S: Final = 0.001  # writer: at what UCX must do for readers where no card does it
 LATE_HELP_S: Final = 0.1  # the same for readers whose connection has ended, and whose reads perhaps have not
+EARLIER_S: Final = 2.0
 RAM: Final = "DRAM"
 CARDS: Final = Path("/sys/class/infiniband")
 
@@ -161,6 +162,7 @@ class Lent(WriterEnd):
         super().__init__(memory)
         self._agent = agent
         self._helping: asyncio.TimerHandle | None = None
+        self._helped = False
 
     def under_way(self, frames: bool) -> None:
         """Until all is taken: what UCX does for readers in this process, where no card does it."""
@@ -171,11 +173,12 @@ class Lent(WriterEnd):
 
     def close(self) -> None:
         """The connection is gone; the peer's reads are perhaps not."""
-        if self._helping is not None:
-            self._rest()
+        self._rest()
+        if self._helped:  # a page, or the probe of the link
             self._agent.help_late()
 
     def _help(self) -> None:
+        self._helped = True
         self._agent.help()
         self._helping = asyncio.get_running_loop().call_later(HELP_S, self._help)
 
@@ -192,11 +195,12 @@ class Reader(ReaderEnd):
     fence = Fence.KEY
     ordered = False
 
-    def __init__(self, agent: Agent, peer: str, start: int, size: int, scratch: memoryview) -> None:
-        super().__init__(self.name, size, scratch, READS_AT_ONCE, lambda moves: agent.read(peer, start, moves))
+    def __init__(self, agent: Agent, peer: str, start: int, lend: Lend, scratch: memoryview) -> None:
+        super().__init__(self.name, lend.size, scratch, READS_AT_ONCE, lambda moves: agent.read(peer, start, moves))
         self._agent = agent
         self._peer = peer
-        self.over = False  # nothing of it can land any more, and the peer may be met anew
+        self.key = lend.key
+        self.over = asyncio.Event()  # nothing of it can land any more, and the peer may be met anew
 
     def close(self) -> None:
         """Nothing new is read, and the peer is forgotten, but not before the last read is over.
@@ -210,8 +214,8 @@ class Reader(ReaderEnd):
             self._forget()
 
     def _forget(self) -> None:
-        if not self.over:
-            self.over = True
+        if not self.over.is_set():
+            self.over.set()
             with contextlib.suppress(*self._agent.errors):
                 self._agent.raw.remove_remote_agent(self._peer)
 
@@ -253,7 +257,7 @@ class Nixl:
         """Raises LaneError."""
         if lend.backend != self.name:
             raise LaneError(f"this worker's backend is {self.name}, the peer lends {lend.backend}")
-        self._readers = {peer: reader for peer, reader in self._readers.items() if not reader.over}
+        await self._earlier_is_over(lend.key)
         start = start_of(lend.where, lend.size)
         try:
             peer = bytes(self._agent.raw.add_remote_agent(lend.key)).decode()
@@ -261,8 +265,16 @@ class Nixl:
             raise LaneError(f"the peer's agent cannot be added: {error}") from error
         if peer in self._readers:
             raise LaneError("the peer's agent is in use by an earlier connection")
-        reader = self._readers[peer] = Reader(self._agent, peer, start, lend.size, self._scratch)
+        reader = self._readers[peer] = Reader(self._agent, peer, start, lend, self._scratch)
         return reader
+
+    async def _earlier_is_over(self, key: bytes) -> None:
+        """A peer that is met anew is waited for, not long: its reads of before end within a look."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EARLIER_S):
+                for reader in [one for one in self._readers.values() if one.key == key]:
+                    await reader.over.wait()
+        self._readers = {peer: reader for peer, reader in self._readers.items() if not reader.over.is_set()}
 
     def close(self) -> None:
         """Lanes go with their connections."""
