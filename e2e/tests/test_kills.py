@@ -97,12 +97,17 @@ def cleared(kube: Kube) -> Iterator[None]:
     gone(kube)
 
 
+def brought(kube: Kube, settings: dict[str, str], body: dict[str, Any], log: Path) -> dict[str, Any]:
+    """Its children, once an operator that nobody kills has carried it out."""
+    kube.apply(yaml.safe_dump(body))
+    with operator(settings, 0, log):
+        until("it is settled", lambda: is_settled(kube, body), 90)
+    return children(kube, "killed")
+
+
 def test_a_new_resource(kube: Kube, settings: dict[str, str], cleared: None, tmp_path: Path) -> None:
     body = asleep("vllm:none", 500)
-    kube.apply(yaml.safe_dump(body))
-    with operator(settings, 0, tmp_path / "log"):
-        until("it is settled", lambda: is_settled(kube, body), 90)
-    expected = children(kube, "killed")
+    expected = brought(kube, settings, body, tmp_path / "log")
     gone(kube)
     kube.apply(yaml.safe_dump(body))
 
@@ -113,14 +118,9 @@ def test_a_new_resource(kube: Kube, settings: dict[str, str], cleared: None, tmp
 def test_an_edit(kube: Kube, settings: dict[str, str], cleared: None, tmp_path: Path) -> None:
     """From A to B, whatever was written before the kill, ends as a B that has never been anything else."""
     before, after = asleep("vllm:none", 500), asleep("vllm:other", 700)
-    kube.apply(yaml.safe_dump(after))
-    with operator(settings, 0, tmp_path / "log"):
-        until("it is settled", lambda: is_settled(kube, after), 90)
-    expected = children(kube, "killed")
+    expected = brought(kube, settings, after, tmp_path / "log")
     gone(kube)
-    kube.apply(yaml.safe_dump(before))
-    with operator(settings, 0, tmp_path / "log"):
-        until("it is as before", lambda: is_settled(kube, before), 90)
+    brought(kube, settings, before, tmp_path / "log")
     kube.apply(yaml.safe_dump(after))
 
     left = partial(differences, kube, after, expected)
