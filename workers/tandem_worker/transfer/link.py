@@ -15,7 +15,7 @@ from tandem_worker.transfer.handshake import Handshake, RefusedError, Side
 from tandem_worker.transfer.incoming import Incoming
 from tandem_worker.transfer.lanes import Lanes
 from tandem_worker.transfer.outbox import WINDOW_BYTES, Item, Outbox
-from tandem_worker.transfer.probe import Prober
+from tandem_worker.transfer.probe import Prober, nowhere
 from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.reshard import shares_of
 from tandem_worker.transfer.sockets import keep_alive
@@ -206,6 +206,8 @@ class Link(asyncio.BufferedProtocol):
             self._reader.advance(nbytes)
         except WireError as error:
             self.abort(str(error))
+        except MemoryError:
+            self.abort("there is no memory for what the peer sends")
 
     def eof_received(self) -> bool:  # noqa: D102
         return False
@@ -294,8 +296,10 @@ class Link(asyncio.BufferedProtocol):
         if not fits or (self._handshake is not None and body_bytes):
             raise WireError(f"{type(message).__name__} with a body of {body_bytes} B")
 
-    def _place(self, message: AnyMessage) -> Sequence[memoryview] | None:
+    def _place(self, message: AnyMessage, body_bytes: int) -> Sequence[memoryview] | None:
         """Where a body goes at once, without lying in a buffer first. Raises WireError."""
+        if isinstance(message, Probe):
+            return nowhere(body_bytes)
         if self._handshake is not None or not isinstance(message, Chunk):
             return None
         return self._owner.place(self._joins or self, message)

@@ -8,7 +8,7 @@ is nobody's page.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.transfer.rate import LEAST_BYTES, Rate
@@ -22,7 +22,14 @@ PROBE_BYTES: Final = 2 * LEAST_BYTES
 PROBES: Final = 2
 ANSWER_S: Final = 2.0  # an answer that comes later says nothing, and is not waited for
 ZEROS: Final = bytes(PROBE_BYTES)
+NOWHERE: Final = memoryview(bytearray(64 * 1024))  # shared by all connections: nobody looks at it
 Send = Callable[..., None]  # send(message, body)
+
+
+def nowhere(size: int) -> Sequence[memoryview]:
+    """Memory for so many bytes that nobody wants; a worker that has none left to take can still measure its link."""
+    whole, rest = divmod(size, len(NOWHERE))
+    return [*[NOWHERE] * whole, *([NOWHERE[:rest]] if rest else [])]
 
 
 class Prober:

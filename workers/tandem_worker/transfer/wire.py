@@ -272,7 +272,7 @@ class FrameReader:
     Write into `buffer()`, then `advance(n)`. A finished frame is handed to `on_frame(message, header, body)` before
     `advance` returns; `body` is a view that is only valid during that call, since the buffer is used again.
     `admit(message, body_bytes)` raises WireError where that body must not follow; it is asked before allocation.
-    `place(message)` may name memory of the body's very size: then the bytes go there, and `body` is None.
+    `place(message, body_bytes)` may name memory of that very size: then the bytes go there, and `body` is None.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class FrameReader:
         admit: Callable[[AnyMessage, int], None],
         on_frame: Callable[[AnyMessage, bytes, memoryview | None], None],
         max_header: int = MAX_HEADER,
-        place: Callable[[AnyMessage], Sequence[memoryview] | None] = lambda message: None,  # noqa: ARG005 - nowhere
+        place: Callable[[AnyMessage, int], Sequence[memoryview] | None] = lambda message, size: None,  # noqa: ARG005 - nowhere
     ) -> None:
         self._admit = admit
         self._on_frame = on_frame
@@ -328,7 +328,7 @@ class FrameReader:
         self._admit(self._message, self._body_bytes)
         if not self._body_bytes:
             self._finish(part[:0])
-        elif (pieces := self._place(self._message)) is None:
+        elif (pieces := self._place(self._message, self._body_bytes)) is None:
             self._expect(self._body_bytes, self._finish)
         else:
             self._pieces.extend(pieces)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.transfer.arranged import Facts
-from workers.tests.transfer.ends import BESIDE, RETRY, SERVED, Client, D, P, Row
+from workers.tests.transfer.ends import RETRY, SERVED, Client, D, P, Row
 from workers.tests.transfer.gate import Hold
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -44,19 +44,23 @@ class Shortage:
         return self.row.prefill_dies
 
 
-def waiting(name: str, decode: D, prefill: P, hold: tuple[str, str], client: Client, only: tuple[str, ...]) -> Row:
-    return Row(name, decode, prefill, (Hold(*hold, "wait"),), client, facts=PATIENT, only=only)
+def waiting(name: str, decode: D, prefill: P, client: Client, only: tuple[str, ...], *held: tuple[str, str]) -> Row:
+    return Row(name, decode, prefill, tuple(Hold(*one, "wait") for one in held), client, facts=PATIENT, only=only)
 
 
-ASKING = waiting("open, asking", D.OPEN, P.ASKING, ("D", "ticket"), RETRY, NAMES)
-APART = waiting("asked, the way of pages not agreed on", D.ASKED, P.ASKING, ("P", "lend"), RETRY, BESIDE)
-PUSHING = waiting("open, pushing", D.OPEN, P.PUSHING, ("P", "chunk"), SERVED, NAMES)
-KILLED = waiting("open, asking", D.OPEN, P.ASKING, ("D", "ticket"), RETRY, ("tcp",))
+ASKING = waiting("open, asking", D.OPEN, P.ASKING, RETRY, NAMES, ("D", "ticket"))
+NO_WAY = "asked, the way of pages not agreed on"
+APART = waiting(NO_WAY, D.ASKED, P.ASKING, SERVED, ("shm", "mooncake"), ("P", "lend"))
+ROOMY = waiting(NO_WAY, D.ASKED, P.ASKING, SERVED, ("nixl",), ("P", "lend"))  # UCX often has what it needs already
+# `first` may overtake the pages or not: with both held it makes no difference to where the two are.
+SENDING = waiting("open, sending", D.OPEN, P.SENDING, SERVED, NAMES, ("P", "chunk"), ("P", "first"))
+KILLED = waiting("open, asking", D.OPEN, P.ASKING, RETRY, ("tcp",), ("D", "ticket"))
 
 SHORTAGES = (
     Shortage("address space", "p", ASKING, "can't allocate memory"),
-    Shortage("address space", "d", APART, "MemoryError"),
-    Shortage("disk", "d", PUSHING),
+    Shortage("address space", "d", APART, "pages travel over tcp"),
+    Shortage("address space", "d", ROOMY),
+    Shortage("disk", "d", SENDING),
     Shortage("memory", "p", KILLED),
 )
 
