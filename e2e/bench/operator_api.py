@@ -23,7 +23,7 @@ Object = dict[str, Any]
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 CONNECTIONS = 8
 DEADLINE = aiohttp.ClientTimeout(total=30)
-ENDLESS = aiohttp.ClientTimeout(total=None, sock_read=300)
+ENDLESS = aiohttp.ClientTimeout(total=None, sock_read=1800)  # longer than the bench leaves the cluster in peace
 LINE = 8 * 1024 * 1024  # one watch event at most
 COUNTED = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')

@@ -51,14 +51,15 @@ def found(directory: Path) -> Cluster:
 
 def leftovers(directory: Path) -> list[str]:
     """Processes, mounts and network namespaces that still belong to the cluster; empty after a clean end."""
-    mark = str(directory)
-    left = [f"mount {line.split()[1]}" for line in Path("/proc/mounts").read_text().splitlines() if mark in line]
+    mark = re.compile(re.escape(str(directory)) + r"(?![^/\s])")  # and of no folder whose name only begins like it
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    left = [f"mount {line.split()[1]}" for line in mounts if mark.search(line)]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if mark in words and re.search(r"bin/cluster\b", words):
+        if mark.search(words) and re.search(r"bin/cluster\b", words):
             left.append(f"process {process.parent.name}: {words[:120]}")
     netns = directory / "netns"
     name = netns.read_text().strip() if netns.exists() else ""

@@ -20,15 +20,14 @@ from kubernetes.aio import config
 
 from e2e.harness import cluster as clusters
 from e2e.harness.cluster import Cluster
+from e2e.harness.foreign import definition
 from e2e.harness.kube import REPO, Kube, condition
 from e2e.harness.ports import free_port
 from e2e.harness.waiting import until
 from e2e.tables.installations import ONE, RBAC, WIDE, Installation, Request, Role, about, requests_of
-from e2e.tables.memory import Object
 from e2e.tables.rights import ROUTER_ROLE
 from tandem_operator.edges import kube as edge
 from tandem_operator.edges.errors import ApiError
-from tandem_operator.edges.kinds import KINDS
 from tandem_operator.templates import nic_policy
 from tandem_operator.templates.rdma_nodes import POLICY
 
@@ -36,7 +35,6 @@ DIRECTORY = REPO / "build/authorizer"
 ACCOUNTS = "operators"  # the namespace of the accounts, one an installation
 # Kinds that Kubernetes itself does not serve: whether an apply may create is asked only where there is such a kind.
 FOREIGN = ("LeaderWorkerSet", "PodMonitor", "PrometheusRule", POLICY, nic_policy.KIND, nic_policy.CLUSTER_KIND)
-OF_THE_CLUSTER = {nic_policy.KIND, nic_policy.CLUSTER_KIND}
 SEEN_S = 30.0  # until the authorizer has seen a role that changed
 WIDTH = 8  # requests at a time
 CASES = [(where, role, right) for where in (WIDE, ONE) for role in where.roles for right in role.rights()]
@@ -72,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def places(server: Cluster) -> dict[str, Place]:
     """Both installations, on an API server that serves all kinds."""
     kube = server.kube
-    kube.apply(yaml.safe_dump_all([served(kind) for kind in FOREIGN]))
+    kube.apply(yaml.safe_dump_all([definition(kind) for kind in FOREIGN]))
     kube.run("apply", "--server-side", "-k", "crds")
     kube.run("apply", "--server-side", "-f", str(ROUTER_ROLE))
     until("all kinds are served", lambda: are_served(kube), 60)
@@ -178,18 +176,3 @@ def are_served(kube: Kube) -> bool:
     """Does the API server answer for all kinds of others, and for ours?"""
     found = kube.json("get", "crd")["items"]
     return all(condition(item, "Established")["status"] == "True" for item in found)
-
-
-def served(kind: str) -> Object:
-    """The definition of a kind with any content."""
-    place = KINDS[kind]
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        **about("apiextensions.k8s.io/v1", "CustomResourceDefinition", f"{place.plural}.{place.group}"),
-        "spec": {
-            "group": place.group,
-            "scope": "Cluster" if kind in OF_THE_CLUSTER else "Namespaced",
-            "names": {"kind": kind, "plural": place.plural, "singular": kind.lower()},
-            "versions": [{"name": place.version, "served": True, "storage": True, "schema": schema}],
-        },
-    }

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from e2e.harness.edits import follows_an_edit
 from e2e.harness.killable import environment, none_in_cluster, operator
 from e2e.harness.kube import Kube, condition
 from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, resource, roles, wait_settled
-from e2e.tests.test_outages import follows_an_edit, of_workers
+from e2e.tests.test_outages import of_workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 

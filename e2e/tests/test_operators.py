@@ -18,10 +18,11 @@ import yaml
 
 from e2e.harness.audit import Audit
 from e2e.harness.cluster import Cluster
+from e2e.harness.edits import follows_an_edit, router_generation
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.parts import frozen, process_in_pod
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, OVERLAY, SYSTEM, resource, sample, wait_settled
+from e2e.harness.world import NAMESPACE, OVERLAY, SYSTEM, sample, wait_settled
 from e2e.tables.installations import ONE, WIDE, about
 from e2e.tests.test_outages import of_workers
 from tandem_operator.loop.leader import LEASE_S, NAME, RENEW_EVERY_S, SETTLE_S
@@ -53,7 +54,7 @@ def test_the_second_is_well_and_writes_nothing(kube: Kube, audit: Audit, second:
     assert holder(kube) == first
     for _ in range(3):
         seen = renewed(kube)
-        followed(kube, "smollm2")
+        follows_an_edit(kube, 60)
         until("the Lease is renewed", lambda seen=seen: renewed(kube) != seen, LEASE_S)
     assert {write.resource for write in audit.by(first)} >= {"leases", "deployments"}
     assert audit.by(name_of(second)) == []
@@ -67,12 +68,12 @@ def test_who_stood_still_past_its_lease_writes_no_more(kube: Kube, audit: Audit,
         until("the first is at work", lambda: len(audit.by(name_of(first))) > 20, 60, every=0.01)
         with frozen(process_in_pod(first, "tandem-operator")):
             until("the second holds the Lease", lambda: holder(kube) == name_of(second), TAKEN_S)
-            followed(kube, "smollm2")
-            until("all is carried out", lambda: all(router(kube, name) for name in MANY), 120)
+            follows_an_edit(kube, 60)
+            until("all is carried out", lambda: all(router_generation(kube, name) for name in MANY), 120)
             audit.begin()
         until("the first ends and waits", lambda: restarts(kube, first) == restarts_of(first) + 1, 60)
         until("it is well", lambda: is_ready(kube, first), 60)
-        followed(kube, "smollm2")
+        follows_an_edit(kube, 60)
     assert audit.by(name_of(second))
     assert audit.by(name_of(first)) == []
     assert holder(kube) == name_of(second)
@@ -84,7 +85,7 @@ def test_one_that_ends_gives_way_and_one_that_died_is_missed(kube: Kube, audit: 
     scale(kube, 0)
     try:
         until("the second holds the Lease", lambda: holder(kube) == name_of(second), 2 * RENEW_EVERY_S + SLOW_S)
-        followed(kube, "smollm2")
+        follows_an_edit(kube, 60)
     finally:
         scale(kube, 1)
     first = until("the first is back", lambda: first_operator(kube), 60)
@@ -92,7 +93,7 @@ def test_one_that_ends_gives_way_and_one_that_died_is_missed(kube: Kube, audit: 
     assert holder(kube) == name_of(second)
     os.kill(process_in_pod(second, "tandem-operator"), signal.SIGKILL)  # its pod is never started again
     audit.begin()
-    followed(kube, "smollm2", seconds=TAKEN_S)
+    follows_an_edit(kube, TAKEN_S)
     assert holder(kube) == name_of(first)
     wait_settled(kube, "smollm2")
     assert {write.pod for write in audit.writes()} == {name_of(first)}
@@ -107,19 +108,19 @@ def test_a_namespaces_own_operator_and_a_cluster_wide_one_share_nothing(
     kube.apply(yaml.safe_dump(about("v1", "Namespace", NEAR)))
     try:
         kube.apply(yaml.safe_dump(asleep("one", NEAR)))
-        until("it is carried out", lambda: router(kube, "one", NEAR), 60)
+        until("it is carried out", lambda: router_generation(kube, "one", NEAR), 60)
         assert {write.pod for write in audit.writes() if write.namespace == NEAR} == {wide}
         with operator_in(kube, "near-system", watches=NEAR) as pod:
             near = name_of(pod)
             until("the cluster-wide one leaves it", lambda: left_to(kube, near), SETTLE_S + LEASE_S + SLOW_S)
             audit.begin()
-            followed(kube, "one", NEAR)
-            followed(kube, "smollm2")
+            follows_an_edit(kube, 60, "one", NEAR)
+            follows_an_edit(kube, 60)
             seen = {(write.namespace, write.pod) for write in audit.writes() if write.resource != "leases"}
             assert seen == {(NEAR, near), (NAMESPACE, wide)}
             assert (holder(kube), holder(kube, NEAR)) == (wide, near)
         audit.begin()
-        followed(kube, "one", NEAR, seconds=TAKEN_S)
+        follows_an_edit(kube, TAKEN_S, "one", NEAR)
         assert {write.pod for write in audit.writes() if write.namespace == NEAR} == {wide}, "it is its again"
     finally:
         kube.run("delete", "namespace", NEAR, seconds=120)
@@ -220,25 +221,6 @@ def renewed(kube: Kube) -> str:
 
 def scale(kube: Kube, replicas: int) -> None:
     kube.run("scale", "deployment/tandem-operator", "-n", SYSTEM, f"--replicas={replicas}")
-
-
-def router(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any] | None:
-    return kube.find("deployment", f"{name}-router", namespace)
-
-
-def followed(kube: Kube, name: str, namespace: str = NAMESPACE, seconds: float = 60) -> None:
-    """An edit of the resource that its router's Deployment must follow, and no worker; until it has."""
-    before = router(kube, name, namespace)
-    assert before is not None
-    spec = (resource(kube, name, namespace) or {})["spec"]
-    change = {"slo": {"ttftMilliseconds": spec["slo"]["ttftMilliseconds"] + 1}}
-    kube.patch(RESOURCE, name, namespace, {"spec": change})
-
-    def look() -> bool:
-        found = router(kube, name, namespace)
-        return found is not None and found["metadata"]["generation"] > before["metadata"]["generation"]
-
-    until(f"{namespace}/{name} follows an edit", look, seconds)
 
 
 def children(kube: Kube) -> set[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ import yaml
 
 from e2e.demo.chat import ask
 from e2e.harness.cluster import Cluster
+from e2e.harness.edits import edit, follows_an_edit, router_generation
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.parts import directory_of, frozen, inside, process_in_pod, process_of, start_again
 from e2e.harness.waiting import until
@@ -94,15 +95,15 @@ def few_seats(kube: Kube) -> Iterator[None]:
 @pytest.mark.slow
 def test_priority_and_fairness_rejects(kube: Kube, smollm2: dict) -> None:
     """A queue of one, and nobody serves it. Without a queue a lone request passes even a level of no seats."""
-    before, generation, known = of_workers(kube), generation_of(kube, "smollm2-router"), rejected(kube)
+    before, generation, known = of_workers(kube), router_generation(kube), rejected(kube)
     with few_seats(kube):
         until("the API server rejects the operator", lambda: rejected(kube) > known, 120)
         known = rejected(kube)
         edit(kube)
         until("it does so again", lambda: rejected(kube) > known, 120)
-        assert generation_of(kube, "smollm2-router") == generation
+        assert router_generation(kube) == generation
         assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
-    until("the edit is carried out", lambda: generation_of(kube, "smollm2-router") > generation, BACK_S)
+    until("the edit is carried out", lambda: router_generation(kube) > generation, BACK_S)
     assert of_workers(kube) == before
 
 
@@ -120,7 +121,7 @@ def test_a_webhook_that_cannot_be_asked(kube: Kube, smollm2: dict) -> None:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
     }
     about = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
-    generation = generation_of(kube, "smollm2-router")
+    generation = router_generation(kube)
     kube.apply(yaml.safe_dump(about | {"metadata": {"name": "nobody"}, "webhooks": [hook]}))
     try:
         edit(kube)
@@ -129,7 +130,7 @@ def test_a_webhook_that_cannot_be_asked(kube: Kube, smollm2: dict) -> None:
         assert condition(resource(kube, "smollm2"), "Ready")["status"] == "True"
     finally:
         kube.run("delete", "validatingwebhookconfiguration", "nobody")
-    until("the edit is carried out", lambda: generation_of(kube, "smollm2-router") > generation, 120)
+    until("the edit is carried out", lambda: router_generation(kube) > generation, 120)
     wait_settled(kube, "smollm2", seconds=60)
 
 
@@ -224,23 +225,6 @@ def compact(cluster: Cluster) -> None:
 
 def answers(kube: Kube) -> bool:
     return "ok" in kube.run("get", "--raw", "/readyz", "--request-timeout=5s", check=False)
-
-
-def generation_of(kube: Kube, deployment: str) -> int:
-    found = kube.find("deployment", deployment, NAMESPACE)
-    return int(found["metadata"]["generation"]) if found else 0
-
-
-def edit(kube: Kube) -> None:
-    """A change of the resource that the router's Deployment must follow, and no worker."""
-    slo = resource(kube, "smollm2")["spec"]["slo"]
-    kube.patch(RESOURCE, "smollm2", NAMESPACE, {"spec": {"slo": {"ttftMilliseconds": slo["ttftMilliseconds"] + 1}}})
-
-
-def follows_an_edit(kube: Kube, seconds: float) -> None:
-    before = generation_of(kube, "smollm2-router")
-    edit(kube)
-    until("the router follows an edit", lambda: generation_of(kube, "smollm2-router") > before, seconds)
 
 
 def label_of(kube: Kube, kind: str, name: str) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.harness.kube import REPO, Kube
+from e2e.harness.foreign import definition, with_spec
+from e2e.harness.kube import Kube
 from e2e.harness.waiting import until
 from e2e.harness.world import SYSTEM
+from e2e.tables.installations import FILES, Role, rules_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -37,7 +39,6 @@ FUNCTIONS = {
     "linkType": {"type": "string", "enum": ["eth", "ETH", "ib", "IB"]},
 }
 PLUGIN = {"type": "object", "properties": dict.fromkeys(("repository", "image", "version", "config"), TEXT)}
-CLUSTER_POLICY = {"rdmaSharedDevicePlugin": PLUGIN}
 POOLS = {"TANDEM_RDMA_NODE_POOLS": "tandem.test/nic=a,tandem.test/nic=b"}
 # What is set, which of the chart's rules it needs, and what there is then: kind, namespace, names.
 WAYS = [
@@ -62,29 +63,10 @@ WAYS = [
 ]
 
 
-def definition(group: str, version: str, kind: str, scope: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A CustomResourceDefinition of somebody else's kind."""
-    names = {"kind": kind, "singular": kind.lower(), "plural": kind.lower().removesuffix("y") + "ies"}
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
-    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{group}"},
-        "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
-    }
-
-
-KINDS = [
-    definition("sriovnetwork.openshift.io", "v1", "SriovNetworkNodePolicy", "Namespaced", FUNCTIONS),
-    definition(
-        "mellanox.com",
-        "v1alpha1",
-        "NicNodePolicy",
-        "Cluster",
-        {"nodeSelector": WORDS, "rdmaSharedDevicePlugin": PLUGIN},
-    ),
-    definition("mellanox.com", "v1alpha1", "NicClusterPolicy", "Cluster", CLUSTER_POLICY),
+FOREIGN = [
+    definition("SriovNetworkNodePolicy", with_spec(FUNCTIONS)),
+    definition("NicNodePolicy", with_spec({"nodeSelector": WORDS, "rdmaSharedDevicePlugin": PLUGIN})),
+    definition("NicClusterPolicy", with_spec({"rdmaSharedDevicePlugin": PLUGIN})),
 ]
 
 
@@ -92,30 +74,26 @@ KINDS = [
 def served(kube: Kube) -> Iterator[None]:
     """Others' kinds, and a namespace, as a prepared cluster has them."""
     kube.run("create", "namespace", SRIOV)
-    kube.apply(yaml.safe_dump_all(KINDS))
+    kube.apply(yaml.safe_dump_all(FOREIGN))
     try:
-        for kind in KINDS:
+        for kind in FOREIGN:
             kube.run("wait", "--for=condition=Established", f"crd/{kind['metadata']['name']}", "--timeout=30s")
         yield
     finally:
-        kube.run("delete", "crd", *(kind["metadata"]["name"] for kind in KINDS))
+        kube.run("delete", "crd", *(kind["metadata"]["name"] for kind in FOREIGN))
         kube.run("delete", "namespace", SRIOV)
 
 
 @pytest.fixture
 def granted(kube: Kube, request: pytest.FixtureRequest) -> Iterator[None]:
     """The operator's account has these rules of the chart."""
-    names = request.param
+    roles = [Role(name, "", rules_of(FILES / f"{name}.yaml")) for name in request.param]
+    made = yaml.safe_dump_all(o for role in roles for o in role.objects("granted", "tandem-operator", SYSTEM))
     try:
-        for name in names:
-            rules = yaml.safe_load((REPO / f"charts/tandem/files/{name}.yaml").read_text())
-            about = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
-            kube.apply(yaml.safe_dump(about | {"rules": rules}))
-            account = f"--serviceaccount={SYSTEM}:tandem-operator"
-            kube.run("create", "clusterrolebinding", name, f"--clusterrole={name}", account)
+        kube.apply(made)
         yield
     finally:
-        kube.run("delete", "clusterrole,clusterrolebinding", *names, "--ignore-not-found")
+        kube.run("delete", "-f", "-", "--ignore-not-found", stdin=made)
 
 
 def set_operator(kube: Kube, variables: dict[str, str | None]) -> None:
