@@ -32,7 +32,10 @@ SOURCES: Final[Mapping[str, str]] = {
     KARPENTER: "the key: skypilot-org/skypilot, as above; the values: from memory",
     EKS_AUTO: "the key: Amazon EKS user guide, Auto Mode; the values: those of Karpenter",
     COREWEAVE: "from memory of CoreWeave's pages",
-    COREWEAVE_CLASS: "skypilot-org/skypilot, as above (CoreWeaveLabelFormatter); H100_NVLINK_80GB: public manifests",
+    COREWEAVE_CLASS: (
+        "skypilot-org/skypilot, as above (CoreWeaveLabelFormatter); H100_NVLINK_80GB, H100_PCIE, A100_NVLINK_80GB: "
+        "coreweave/kubernetes-cloud, coreweave-kubernetes/node-types.md"
+    ),
     AMD: "from memory of AMD's node labeller",
     AMD_BETA: "from memory of AMD's node labeller",
     TYPE: "OCI shapes: public manifests; EC2, Azure and CoreWeave: from memory",
@@ -54,6 +57,7 @@ NODE_LABELS: Final[Mapping[str, NodeLabels]] = {
         COREWEAVE_CLASS: ("H100", "H100_NVLINK_80GB"),
         TYPE: ("p5.48xlarge", "p5.4xlarge", "Standard_ND96isr_H100_v5", "BM.GPU.H100.8", "gd-8xh100ib-i128"),
     },
+    "h100-pcie": {COREWEAVE_CLASS: ("H100_PCIE",)},
     "h100-nvl": {TYPE: ("Standard_NC40ads_H100_v5", "Standard_NC80adis_H100_v5")},
     "h200-sxm": {
         GKE: ("nvidia-h200-141gb",),

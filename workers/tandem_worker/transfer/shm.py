@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem_worker.engine.memory import SEALS, huge
+from tandem_worker.engine.native.library import find_copy
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
 from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, size_of
 from tandem_worker.transfer.probe import PROBE_BYTES
@@ -39,6 +40,7 @@ TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
 BLOCK: Final = 512  # of `st_blocks`, whatever the file system's is
 SMALL_BYTES: Final = 512 * 1024  # copied by the event loop itself: a thread's waking would take as long
+LARGE_BYTES: Final = 1024 * 1024  # copied past the caches, which have no room for it
 
 
 class Lent(WriterEnd):
@@ -92,7 +94,8 @@ class Window(ReaderEnd):
 
     def _copy(self, moves: list[Move]) -> str:
         for at, target, size in moves:
-            ctypes.memmove(target, self._start + at, size)  # the interpreter is free meanwhile
+            copy = ctypes.memmove if size < LARGE_BYTES else find_copy()  # the interpreter is free meanwhile
+            copy(target, self._start + at, size)
         return ""
 
 

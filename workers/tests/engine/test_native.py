@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,20 @@ def library() -> Library:
 
 def random(*shape: int, seed: int = 5) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- copies ----
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 257, 5000, 2**20 + 3])
+@pytest.mark.parametrize(("to", "source"), [(0, 0), (1, 0), (0, 7), (33, 5), (31, 32)])
+def test_a_copy_is_what_was_there_and_touches_nothing_else(library, to, source, size):
+    there = np.random.default_rng(size).integers(0, 256, size + 64, np.uint8)
+    here = np.zeros(size + 64, np.uint8)
+    library.copy(here.ctypes.data + to, there.ctypes.data + source, size)
+    assert (here[to : to + size] == there[source : source + size]).all()
+    assert not here[:to].any()
+    assert not here[to + size :].any()
 
 
 # ---- products ----

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = Path(__file__).parent
-FILES: Final = ("vector.h", "product.h", "rows.h", "attention.h", "prompt.h", "kernels.cpp")
+FILES: Final = ("vector.h", "product.h", "rows.h", "attention.h", "prompt.h", "copy.h", "kernels.cpp")
 # Fixed instruction sets, not this machine's: an image is built on one machine and runs on another. By torch's names.
 ARCHITECTURES: Final = {
     "AVX512": ("-march=x86-64-v4", "-mtune=icelake-server", "-mprefer-vector-width=512"),

@@ -1,4 +1,5 @@
 // What the engine calls, in C's conventions: pointers and sizes, no torch. Compiled once (see build.py), per instruction set.
+#include "copy.h"
 #include "prompt.h"
 
 using tandem::Attention;
@@ -95,7 +96,7 @@ struct Pass {
 extern "C" {
 
 // The form of these calls and of packed weights; library.py asks for it before it uses anything else.
-int tandem_form() { return 4; }
+int tandem_form() { return 5; }
 
 // Outputs in a word's half of a panel: packed weights are [panels][inputs][lanes] words.
 int tandem_lanes() { return tandem::LANES; }
@@ -125,4 +126,8 @@ void tandem_attend(const Attention* call, const int64_t* pages, long width, long
 
 // All layers, one after the other; their keys and values lie `layer_bytes` from each other.
 void tandem_run_pass(Pass* pass) { pass->run(); }
+
+void tandem_copy(void* to, const void* from, long size) {
+    tandem::copy_past_caches(static_cast<char*>(to), static_cast<const char*>(from), size);
+}
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_float, c_int, c_long, c_void_p
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -12,9 +13,10 @@ import torch
 from tandem_worker.engine.native.build import ARCHITECTURES, library_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-FORM: Final = 4  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
+FORM: Final = 5  # of the calls below and of packed weights; `tandem_form` in kernels.cpp
 
 
 class AttentionCall(ctypes.Structure):
@@ -65,6 +67,7 @@ CALLS: Final[dict[str, list[Any]]] = {
     "tandem_enter": [POINTER(AttentionCall)],
     "tandem_attend": [POINTER(AttentionCall), c_void_p, c_long, c_long, c_long, c_long],
     "tandem_run_pass": [POINTER(PassCall)],
+    "tandem_copy": [c_void_p, c_void_p, c_long],
 }
 
 
@@ -82,14 +85,26 @@ class Library:
     enter: Any
     attend: Any
     run_pass: Any
+    copy: Any
 
 
 def find_library(path: Path | None = None) -> Library | str:
     """The kernels, or why this process goes without them. It compiles nothing: a start must not wait for that."""
-    if (capability := torch.backends.cpu.get_cpu_capability()) not in ARCHITECTURES:
-        return f"this CPU offers torch {capability}, none of {', '.join(ARCHITECTURES)}"
     if torch.cpu._is_amx_tile_supported():  # noqa: SLF001 (no public name)
         return "oneDNN's bf16 products by AMX are faster than these kernels' in fp32"
+    return _any_library(path)
+
+
+@cache
+def find_copy() -> Callable[[int, int, int], object]:
+    """`copy(to, from, bytes)`, by addresses; other threads run meanwhile. Past the caches, where this CPU can."""
+    found = _any_library(None)
+    return ctypes.memmove if isinstance(found, str) else found.copy
+
+
+def _any_library(path: Path | None) -> Library | str:
+    if (capability := torch.backends.cpu.get_cpu_capability()) not in ARCHITECTURES:
+        return f"this CPU offers torch {capability}, none of {', '.join(ARCHITECTURES)}"
     path = path or library_file(capability)
     if not path.is_file():
         return f"{path} is not there: python -m tandem_worker.engine.native makes it"
