@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem_operator.edges.errors import ApiError
 from tandem_operator.edges.kinds import KINDS, RESOURCE
-from tandem_operator.edges.kube import APPLY, Kube, error_of
+from tandem_operator.edges.kube import APPLY, JSON, Kube, error_of
 from tandem_operator.loop.main import world_of
 from tandem_operator.loop.reconcile import reconcile
 from tandem_operator.loop.refs import Outcome, Ref
@@ -69,7 +69,8 @@ class Memory(Kube):
         path: str,
         query: dict[str, str] | None = None,
         body: Object | None = None,
-        content: str = "application/json",
+        content: str = JSON,
+        accept: str = JSON,  # noqa: ARG002 - more than was asked for is understood, too
     ) -> Object:
         self.heard(verb, path, query or {}, body, content)
         self.gate(verb, path)

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio import client as kubernetes
 from kubernetes.aio import config
+from pydantic_core import from_json
 
 from tandem_operator.api.constants import FIELD_MANAGER, STATUS_MANAGER
 from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+JSON = "application/json"
+HEADS = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"  # of a list: every object's metadata alone
 TIMEOUT_S = 15.0  # one request: connect and read
 MAX_LIST = 50_000  # objects of one kind; more is refused rather than read without end
 PAGE = 100  # a pod is 15 kB on the wire and several times that when read, and a start lists a dozen kinds at once
@@ -98,16 +101,17 @@ class Kube:
             return None
 
     async def pages(
-        self, kind: str, namespace: str | None, selector: str = ""
+        self, kind: str, namespace: str | None, selector: str = "", *, heads: bool = False
     ) -> AsyncIterator[tuple[list[Object], int]]:
         """All objects of a kind with these labels, page by page, and the version that the list is of.
 
         namespace None = everywhere. Thousands of pods are never held as they come, each many times what is kept of it.
+        `heads`: their metadata alone.
         """
         seen = 0
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
-            answer = await self._ask("GET", KINDS[kind].path(namespace), query)
+            answer = await self._ask("GET", KINDS[kind].path(namespace), query, accept=HEADS if heads else JSON)
             seen += len(answer["items"])
             if seen > MAX_LIST:
                 words = f"more than {MAX_LIST} objects of kind {kind}: narrow TANDEM_NAMESPACE"
@@ -169,27 +173,27 @@ class Kube:
         path: str,
         query: dict[str, str] | None = None,
         body: Object | None = None,
-        content: str = "application/json",
+        content: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         what = f"{verb} {path}"
         if verb != "GET" and not self._may_write():
             raise ApiError("LeaseLost", f"{what}: not sent, another operator may have begun")
         try:
-            status, text = await self._call(verb, path, query or {}, body, content)
+            status, text = await self._call(verb, path, query or {}, body, {"Accept": accept, "Content-Type": content})
         except TimeoutError as error:
             raise ApiError("Timeout", f"{what}: no answer in {self._timeout_s:.0f} s") from error
         except (aiohttp.ClientError, kubernetes.ApiException, OSError) as error:
             raise ApiError("Unreachable", f"{what}: {type(error).__name__}") from error
         if not 200 <= status <= 299:
             raise error_of(status, text.decode(errors="replace"), f"{what}?{urlencode(query or {})}")
-        answered: Object = json.loads(text) if text else {}
+        answered: Object = from_json(text) if text else {}
         return answered
 
     async def _call(
-        self, verb: str, path: str, query: dict[str, str], body: Object | None, content: str
+        self, verb: str, path: str, query: dict[str, str], body: Object | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         """One request. The client's own serialisation is left out: it looks for models in every value of the body."""
-        headers = {"Accept": "application/json", "Content-Type": content}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, verb, body)
         url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         # The second is for an answer that comes drop by drop.

@@ -49,16 +49,21 @@ class Cache:
 
     def put(self, kind: str, item: Object) -> bool:
         """Keep an object, if it is news; True where it is."""
-        key, version = key_of(kind, item), version_of(item)
-        known = self._items.get(key)
-        if (known is not None and version_of(known) >= version) or self._gone.get(key, -1) >= version:
+        if not self.is_news(kind, item):
             return False
+        key = key_of(kind, item)
         self._forget(key)
         self._items[key] = self._parts.compact(kind, item)
         if (ref := ref_of(kind, item)) is not None:
             self._of[ref].add(key)
             self._moved(kind, ref)
         return True
+
+    def is_news(self, kind: str, item: Object) -> bool:
+        """Is it newer than what is known of it? Its metadata alone tells."""
+        key, version = key_of(kind, item), version_of(item)
+        known = self._items.get(key)
+        return (known is None or version_of(known) < version) and self._gone.get(key, -1) < version
 
     def drop(self, kind: str, item: Object) -> None:
         """Forget an object that was deleted at this version."""

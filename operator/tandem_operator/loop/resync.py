@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import random
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import BadCatalogueError
 from tandem_operator.edges.errors import ApiError, NotFoundError
@@ -17,12 +18,18 @@ from tandem_operator.loop.catalogue import load
 from tandem_operator.loop.handlers import WATCHED, selector_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tandem_operator.loop.cache import Key
     from tandem_operator.loop.refs import Ref
     from tandem_operator.loop.world import World
 
+    Listed = tuple[set[Key], int, set[Ref]]  # what there is, of which version, and whose resources had news
+
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
+WHOLE_EVERY = 12  # resyncs: an hour, by default
+Object = dict[str, Any]
 
 
 def load_catalogue(world: World) -> None:
@@ -45,31 +52,59 @@ async def fill_cache(world: World) -> None:
 
 async def take_kind(world: World, kind: str) -> set[Ref]:
     """List a kind into the cache; gives the resources that differed. An optional kind that is not served has none."""
-    cache, as_of = world.cache, 0
-    listed: set[Key] = set()
-    changed: set[Ref] = set()
     try:
-        async for items, version in world.kube.pages(kind, world.settings.namespace or None, selector_of(kind)):
-            as_of = version
-            listed |= {key_of(kind, item) for item in items}
-            changed |= {ref for item in items if cache.put(kind, item) and (ref := ref_of(kind, item)) is not None}
+        listed, as_of, changed = await heads_of(world, kind) or await all_of(world, kind)
     except NotFoundError:
         if kind not in OPTIONAL:
             raise
         world.absent.add(kind)
-        as_of = sys.maxsize  # with the API all its objects went
+        listed, as_of, changed = set(), sys.maxsize, set()  # with the API all its objects went
     else:
         world.absent.discard(kind)
-    return changed | cache.keep(kind, listed, as_of)
+    return changed | world.cache.keep(kind, listed, as_of)
+
+
+async def heads_of(world: World, kind: str) -> Listed | None:
+    """By metadata alone, which is a third of a list and nearly always says that no watch missed anything.
+
+    None where something is news.
+    """
+    listed: set[Key] = set()
+    as_of = 0
+    if not world.cache.all(kind):
+        return None
+    async for items, version in listing(world, kind, heads=True):
+        as_of = version
+        if any(world.cache.is_news(kind, item) for item in items):
+            return None
+        listed |= {key_of(kind, item) for item in items}
+    return listed, as_of, set()
+
+
+async def all_of(world: World, kind: str) -> Listed:
+    """Whole objects, into the cache."""
+    listed: set[Key] = set()
+    changed: set[Ref] = set()
+    as_of = 0
+    async for items, version in listing(world, kind, heads=False):
+        as_of = version
+        listed |= {key_of(kind, item) for item in items}
+        changed |= {ref for item in items if world.cache.put(kind, item) and (ref := ref_of(kind, item)) is not None}
+    return listed, as_of, changed
+
+
+def listing(world: World, kind: str, *, heads: bool) -> AsyncIterator[tuple[list[Object], int]]:
+    """What the operator watches of a kind, page by page."""
+    return world.kube.pages(kind, world.settings.namespace or None, selector_of(kind), heads=heads)
 
 
 async def resync(world: World) -> None:
     """Fill the cache again, for ever, once every `resync_seconds`."""
-    while True:
+    for number in itertools.count(1):
         await asyncio.sleep(world.settings.resync_seconds * random.uniform(0.9, 1.1))  # noqa: S311 no secret
         try:
             await fill_cache(world)
-            set_aside()
+            set_aside(whole=number % WHOLE_EVERY == 0)
         except ApiError as error:
             log.warning("resync failed, tried again in %.0f s: %s", world.settings.resync_seconds, error.message)
 
@@ -85,16 +120,17 @@ async def first_sync(world: World, tries: int = 12) -> None:
             log.warning("the API server does not answer as needed, %d tries left: %s", left, error.message)
             await asyncio.sleep(RETRY_S)
         else:
-            set_aside()
+            set_aside(whole=True)
             return
 
 
-def set_aside() -> None:
-    """Take what is cached out of the garbage collector's sight, until the next time.
+def set_aside(*, whole: bool) -> None:
+    """Take what is cached out of the garbage collector's sight; `whole`: after a look at all that was set aside before.
 
     Each full collection would look through all of it, and nothing else runs meanwhile: hundreds of resources are tenths
     of a second. What nobody needs any more is still freed, since what is cached has no cycles.
     """
-    gc.unfreeze()
+    if whole:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -11,7 +11,7 @@ import pytest
 from kubernetes.aio import client as kubernetes
 
 from tandem_operator.edges.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from tandem_operator.edges.kube import PAGE, Kube, error_of, strip_none
+from tandem_operator.edges.kube import HEADS, PAGE, Kube, error_of, strip_none
 
 SERVICE = {
     "apiVersion": "v1",
@@ -33,6 +33,7 @@ def server():
             parts = urlsplit(self.path)
             query = {k: v[0] for k, v in parse_qs(parts.query).items()}
             self.server.tokens.add(self.headers.get("Authorization"))
+            self.server.accepted.append(self.headers.get("Accept"))
             self.server.speaks.wait(5)
             self.server.seen.append((self.command, parts.path, query, body, self.headers.get("Content-Type")))
             status, content = self.server.answers.pop(0) if self.server.answers else (200, {})
@@ -48,7 +49,7 @@ def server():
             pass
 
     found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.seen, found.answers, found.tokens = [], [], set()
+    found.seen, found.answers, found.tokens, found.accepted = [], [], set(), []
     found.speaks = threading.Event()
     found.speaks.set()
     threading.Thread(target=found.serve_forever, daemon=True).start()
@@ -131,6 +132,13 @@ async def test_lists_come_in_pages(server, kube):
     assert [page async for page in kube.pages("Pod", None, "a=b")] == [([{"n": 1}], 9), ([{"n": 2}], 9)]
     assert [s[1] for s in server.seen] == ["/api/v1/pods"] * 2
     assert server.seen[1][2] == {"limit": str(PAGE), "labelSelector": "a=b", "continue": "next"}
+
+
+async def test_a_list_may_be_of_metadata_alone(server, kube):
+    server.answers = [(200, {"metadata": {"resourceVersion": "9"}, "items": []})] * 2
+    for heads in (True, False):
+        assert [page async for page in kube.pages("Pod", None, heads=heads)] == [([], 9)]
+    assert server.accepted == [HEADS, "application/json"]
 
 
 async def test_requests_have_the_token(server, kube):

@@ -65,6 +65,7 @@ class Api:
     items: dict = field(default_factory=dict)
     version: itertools.count = field(default_factory=lambda: itertools.count(1))
     writes: list = field(default_factory=list)
+    lists: list = field(default_factory=list)  # (kind, metadata alone?)
     unserved: set = field(default_factory=set)  # kinds that this cluster does not know
     crash_after: int | None = None  # writes that still succeed; the one after them is the process's end
 
@@ -120,14 +121,18 @@ class Api:
         assert kind != "Secret", "a Secret is never read"
         return copy.deepcopy(self.items.get((kind, namespace, name)))
 
-    async def pages(self, kind, namespace, selector=""):
+    async def pages(self, kind, namespace, selector="", *, heads=False):
         if kind in self.unserved:
             raise NotFoundError("NotFound", "no such kind")
+        self.lists.append((kind, heads))
         wanted = [part.split("=")[0] for part in selector.split(",") if part]
         found = [copy.deepcopy(i) for i in self.of(kind) if all(w in i["metadata"].get("labels", {}) for w in wanted)]
         for item in found:  # as the real one's
             item.pop("apiVersion", None)
             item.pop("kind", None)
+            if heads:
+                item.pop("spec", None)
+                item.pop("status", None)
         yield found, next(self.version)
 
     async def events_on_pod(self, namespace, pod):

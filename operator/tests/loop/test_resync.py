@@ -1,4 +1,4 @@
-"""What a resync does beside listing: the collector's sight."""
+"""A resync: what is read, and the collector's sight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from tandem_operator.loop.resync import set_aside
+from tandem_operator.loop.refs import Ref
+from tandem_operator.loop.resync import set_aside, take_kind
 
 
 class Node:
@@ -24,13 +25,29 @@ def _as_before():
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_what_is_set_aside_is_looked_at_again_by_the_next_resync():
+def test_what_is_set_aside_is_looked_at_again_once_in_a_while():
     kept = Node()
     seen = weakref.ref(kept)
-    set_aside()
+    set_aside(whole=True)
     assert gc.get_freeze_count() > 0
     del kept
-    gc.collect()
+    set_aside(whole=False)
     assert seen() is not None, "out of the collector's sight"
-    set_aside()
+    set_aside(whole=True)
     assert seen() is None
+
+
+async def test_whole_objects_are_read_only_where_one_is_news(api, start):
+    world = await start()
+    await take_kind(world, "DisaggregatedInference")
+    api.lists.clear()
+    assert await take_kind(world, "DisaggregatedInference") == set()
+    assert api.lists == [("DisaggregatedInference", True)]
+    item = api.find("DisaggregatedInference", "chat")
+    api.store("DisaggregatedInference", {**item, "spec": {**item["spec"], "suspend": True}})
+    assert await take_kind(world, "DisaggregatedInference") == {Ref("serving", "chat")}
+    assert api.lists[1:] == [("DisaggregatedInference", True), ("DisaggregatedInference", False)]
+    assert world.cache.resource(Ref("serving", "chat"))["spec"]["suspend"] is True
+    del api.items["DisaggregatedInference", "serving", "chat"]
+    assert await take_kind(world, "DisaggregatedInference") == {Ref("serving", "chat")}
+    assert world.cache.resource(Ref("serving", "chat")) is None
