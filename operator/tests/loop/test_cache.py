@@ -74,7 +74,7 @@ def listing(lists, as_of=0):
     """A world whose API server answers a list with these pages, or raises."""
 
     class Kube:
-        async def pages(self, *_, heads):  # noqa: ARG002 - whole objects have metadata, too
+        async def pages(self, *_, heads):  # whole objects have metadata, too
             if isinstance(lists, Exception):
                 raise lists
             for items in lists:
