@@ -30,15 +30,15 @@ def killed_after(writes: int) -> None:
     ask = Edge._ask  # noqa: SLF001 - every request goes through it
     done = 0
 
-    async def counted(self: Edge, verb: str, *rest: Any) -> dict[str, Any]:
+    async def counted(self: Edge, verb: str, *rest: Any, **options: Any) -> dict[str, Any]:
         nonlocal done
-        answer = await ask(self, verb, *rest)
+        answer = await ask(self, verb, *rest, **options)
         done += verb != "GET"
         if 0 < writes <= done:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    Edge._ask = counted  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    Edge._ask = counted  # type: ignore[method-assign]  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -90,7 +90,10 @@ def list_schema(tools: list[Tool], *, parallel: bool) -> Schema:
     for tool in tools:
         parameters = dict(tool.function.parameters or {"type": "object"})
         for place in ("$defs", "definitions"):
-            for name, one in (parameters.pop(place, None) or {}).items():
+            named = parameters.pop(place, None) or {}
+            if not isinstance(named, dict):
+                raise bad_request(f"{place} of the parameters of {tool.function.name!r} is no object", "tools")
+            for name, one in named.items():
                 if shared.setdefault(place, {}).setdefault(name, one) != one:
                     raise bad_request(f"two tools define {name!r} differently; rename one of them", "tools")
         kinds.append({

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tandem_worker.engine.batch import decode_batch, prefill_batch
 from tandem_worker.engine.model import read_weights
 from tandem_worker.engine.parallel import masks_of, shard_config, shard_tensors, spelled, understood
 from tandem_worker.engine.sequence import fresh
+from workers.tests.ports import free_ports
 from workers.tests.tiny import SETTINGS, Collector, make_engine, write_tiny
 from workers.tests.transfer.kit import eventually, start_process, write_model
 
@@ -31,12 +31,6 @@ def sequence(count):
     one.pages = [7 + at for at in range(-(-count // 4))]
     one.computed = count - 1
     return one
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def children(process):
@@ -141,7 +135,7 @@ def test_masks_of_a_whole_prompt_are_none():
 async def test_a_replica_ends_as_one(tmp_path, who):
     """A rank is killed while a request runs: the client is told, everything ends within seconds. And the other way."""
     model, log = write_model(tmp_path / "tiny"), tmp_path / "log"
-    worker = start_process(model, "w", "127.0.0.1", (free_port(), 0), log, "--tensor-parallel", "2")
+    worker = start_process(model, "w", "127.0.0.1", (free_ports()[0], 0), log, "--tensor-parallel", "2")
     try:
         await worker.ready()
         rank = children(worker.process.pid)[0]

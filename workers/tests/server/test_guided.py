@@ -64,6 +64,13 @@ def test_definitions_of_tools_move_to_the_top():
         list_schema([one, tool("two", **{"$defs": {"x": {"type": "string"}}})], parallel=True)
 
 
+@pytest.mark.parametrize("place", ["$defs", "definitions"])
+@pytest.mark.parametrize("named", [[1], "x", 1, True])
+def test_definitions_that_are_no_object_are_refused(place, named):
+    with pytest.raises(ApiError, match=f"{place.strip('$')} of the parameters of 'one' is no object"):
+        list_schema([tool("one", **{place: named})], parallel=True)
+
+
 # --- reading calls ---------------------------------------------------------------------------------------------------
 
 CALL = '{"name": "adopt", "arguments": {"age": 3}}'

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from workers.tests.ports import free_ports
 from workers.tests.transfer.ends import BESIDE
 from workers.tests.transfer.kit import (
     GREEDY,
@@ -21,7 +22,7 @@ from workers.tests.transfer.kit import (
     running,
     start_process,
 )
-from workers.tests.transfer.world import PREFILL, free_ports
+from workers.tests.transfer.world import PREFILL
 
 
 class NoThread(threading.Thread):

@@ -9,8 +9,9 @@ from tandem_worker.engine import Sampling
 from tandem_worker.transfer.handshake import LAYOUTS
 from tandem_worker.transfer.peers import PeerError
 from workers.tests.engine.test_parallel import first_difference
+from workers.tests.ports import free_ports
 from workers.tests.transfer.kit import alone, eventually, pull, running, start_process
-from workers.tests.transfer.world import DECODE, PREFILL, free_ports
+from workers.tests.transfer.world import DECODE, PREFILL
 
 GREEDY = Sampling(max_tokens=16, top_logprobs=2, ignore_eos=True)
 WITHIN_S = 60.0

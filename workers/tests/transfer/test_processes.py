@@ -3,12 +3,12 @@
 import asyncio
 import json
 import signal
-import socket
 import time
 
 import aiohttp
 import pytest
 
+from workers.tests.ports import free_ports
 from workers.tests.transfer.kit import SMOLLM2, eventually, start_process
 
 pytestmark = pytest.mark.slow
@@ -19,19 +19,13 @@ ANSWERS_WITHIN_S = 60.0
 PREFILL, DECODE = "127.0.0.1", "127.0.0.2"
 
 
-def free_port(host):
-    with socket.socket() as free:
-        free.bind((host, 0))
-        return free.getsockname()[1]
-
-
 @pytest.fixture
 async def workers(tmp_path):
     """start(host, name, ports=None) → a ready worker; all are ended afterwards."""
     started = []
 
     async def start(host, name, ports=None, *flags):
-        ports = ports or (free_port(host), free_port(host))
+        ports = ports or free_ports(host)
         one = start_process(SMOLLM2, name, host, ports, tmp_path / f"{name}-{len(started)}.log", *FLAGS, *flags)
         started.append(one)
         await one.ready()
@@ -168,9 +162,7 @@ async def is_status(ask_status, wanted):
     ],
 )
 async def test_what_cannot_be_served_is_one_line_and_code_2(tmp_path, flags, key, words):
-    one = start_process(
-        SMOLLM2, "x", PREFILL, (free_port(PREFILL), free_port(PREFILL)), tmp_path / "log", *flags, key=key
-    )
+    one = start_process(SMOLLM2, "x", PREFILL, free_ports(PREFILL), tmp_path / "log", *flags, key=key)
     try:
         assert await asyncio.to_thread(one.process.wait, 240) == 2
     finally:

@@ -15,8 +15,9 @@ import pytest
 from tandem_worker.engine import Sampling
 from tandem_worker.transfer.backends import NAMES
 from workers.tests.engine.test_parallel import TIE, children, first_difference, is_alive
+from workers.tests.ports import free_ports
 from workers.tests.transfer.kit import alone, eventually, pull, running, start_process
-from workers.tests.transfer.world import DECODE, PREFILL, free_ports
+from workers.tests.transfer.world import DECODE, PREFILL
 
 DEGREES = (1, 2, 4)
 NUMBERS = itertools.count(1)  # in front of each prompt: one that is cached would be served by the decode worker alone

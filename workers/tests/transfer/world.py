@@ -7,12 +7,12 @@ import contextlib
 import itertools
 import json
 import signal
-import socket
 from dataclasses import asdict
 from pathlib import Path
 
 import aiohttp
 
+from workers.tests.ports import free_ports
 from workers.tests.transfer.arranged import USUAL, Facts
 from workers.tests.transfer.ends import Client, D, Row, is_at
 from workers.tests.transfer.gate import Gate
@@ -26,13 +26,6 @@ WITHIN_S = 60.0
 TRIES = 5
 # One machine must not look like one machine to UCX: reads that its shared memory carries need no living peer.
 OVER_TCP = {"UCX_TLS": "tcp,self"}
-
-
-def free_ports(host):
-    with socket.socket() as one, socket.socket() as other:
-        one.bind((host, 0))
-        other.bind((host, 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 class World:
