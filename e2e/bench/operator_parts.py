@@ -91,7 +91,7 @@ class Operator:
 
     def passes(self) -> int:
         """Passes so far, by its own metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return int(sum(float(x.split()[-1]) for x in lines if x.startswith("tandem_operator_reconcile_seconds_count")))
 

@@ -18,7 +18,7 @@ from tandem_operator.loop.catalogue import load
 from tandem_operator.loop.handlers import WATCHED, selector_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tandem_operator.loop.cache import Key
     from tandem_operator.loop.refs import Ref
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
 WHOLE_EVERY = 12  # resyncs: an hour, by default
+EARLY_S = (10.0, 60.0)  # the first two come soon, and mark only what differed
 Object = dict[str, Any]
 
 
@@ -40,13 +41,13 @@ def load_catalogue(world: World) -> None:
         log.error("the hardware catalogue in %s is not used: %s", world.settings.catalogue_path, error)  # noqa: TRY400
 
 
-async def fill_cache(world: World) -> None:
-    """List every watched kind into the cache, and mark all resources. Raises ApiError."""
+async def fill_cache(world: World, *, routine: bool = True) -> None:
+    """List every watched kind into the cache; mark what differed, and, as `routine`, all resources. Raises ApiError."""
     load_catalogue(world)
     for kind in WATCHED:
         for ref in await take_kind(world, kind):
             world.queue.mark(ref)
-    for ref, _ in world.cache.resources():
+    for ref, _ in world.cache.resources() if routine else ():
         world.queue.mark_routine(ref)
 
 
@@ -99,14 +100,23 @@ def listing(world: World, kind: str, *, heads: bool) -> AsyncIterator[tuple[list
 
 
 async def resync(world: World) -> None:
-    """Fill the cache again, for ever, once every `resync_seconds`."""
-    for number in itertools.count(1):
-        await asyncio.sleep(world.settings.resync_seconds * random.uniform(0.9, 1.1))  # noqa: S311 no secret
+    """Fill the cache again, for ever."""
+    for number, seconds in enumerate(periods(world.settings.resync_seconds), 1):
+        await asyncio.sleep(seconds * random.uniform(0.9, 1.1))  # noqa: S311 no secret
         try:
-            await fill_cache(world)
+            await fill_cache(world, routine=number > len(EARLY_S))
             set_aside(whole=number % WHOLE_EVERY == 0)
         except ApiError as error:
-            log.warning("resync failed, tried again in %.0f s: %s", world.settings.resync_seconds, error.message)
+            log.warning("resync failed, tried again at the next one: %s", error.message)
+
+
+def periods(usual_s: float) -> Iterator[float]:
+    """Seconds before each resync: soon after the start, then as is usual.
+
+    What is deleted between the first sync and the beginning of kopf's watches is in no event, and that may be a while.
+    """
+    yield from (min(early_s, usual_s) for early_s in EARLY_S)
+    yield from itertools.repeat(usual_s)
 
 
 async def first_sync(world: World, tries: int = 12) -> None:

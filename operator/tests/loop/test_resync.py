@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import islice
 
 import pytest
 
 from tandem_operator.loop.refs import Ref
-from tandem_operator.loop.resync import set_aside, take_kind
+from tandem_operator.loop.resync import fill_cache, periods, set_aside, take_kind
 
 
 class Node:
@@ -51,3 +52,17 @@ async def test_whole_objects_are_read_only_where_one_is_news(api, start):
     del api.items["DisaggregatedInference", "serving", "chat"]
     assert await take_kind(world, "DisaggregatedInference") == {Ref("serving", "chat")}
     assert world.cache.resource(Ref("serving", "chat")) is None
+
+
+@pytest.mark.parametrize(("usual", "expected"), [(300, [10, 60, 300, 300, 300]), (30, [10, 30, 30, 30, 30])])
+def test_the_first_resyncs_come_soon(usual, expected):
+    assert list(islice(periods(usual), 5)) == expected
+
+
+async def test_what_went_before_the_watches_began_is_missed_no_longer_than_until_the_next_resync(api, start):
+    world = await start()
+    await fill_cache(world)
+    del api.items["DisaggregatedInference", "serving", "chat"]  # and no event says so
+    await fill_cache(world, routine=False)
+    assert world.cache.resource(Ref("serving", "chat")) is None
+    assert Ref("serving", "chat") in world.queue._asked
