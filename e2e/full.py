@@ -10,9 +10,10 @@ import time
 
 from e2e.harness.kube import REPO
 
+# Names as they come: who waits an hour for the end wants to know at minute ten what failed.
 STEPS = {
     "cluster": ["bash", "-c", "cd e2e/cluster && CGO_ENABLED=0 go test -vet=off ./internal/... && ./smoke.sh"],
-    "python": [sys.executable, "-m", "pytest", "-q", "--durations=10", "-n", "2", "--dist", "loadgroup"],
+    "python": [sys.executable, "-m", "pytest", "-v", "--durations=10", "-n", "2", "--dist", "loadgroup"],
 }
 
 
