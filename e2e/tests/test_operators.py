@@ -25,12 +25,13 @@ from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, OVERLAY, SYSTEM, sample, wait_settled
 from e2e.tables.installations import ONE, WIDE, about
 from e2e.tests.test_outages import of_workers
-from tandem_operator.loop.leader import LEASE_S, NAME, RENEW_EVERY_S, SETTLE_S
+from tandem_operator.loop.leader import LEASE_S, NAME, RENEW_EVERY_S
 from tandem_operator.loop.settings import WIDE_LEASE_NAMESPACE
 
 OPERATOR = "app.kubernetes.io/name=tandem-operator"
 SLOW_S = 30.0  # what a busy machine may add
 TAKEN_S = LEASE_S + 2 * RENEW_EVERY_S + SLOW_S
+LEAVES_S = 1.1 * 60 + SLOW_S  # by the next pass, which a resync (each 60 s in the local overlay) brings at the latest
 NEAR = "near"
 MANY = tuple(f"many-{number}" for number in range(12))  # one pass over each takes the operator a while
 
@@ -112,7 +113,7 @@ def test_a_namespaces_own_operator_and_a_cluster_wide_one_share_nothing(
         assert {write.pod for write in audit.writes() if write.namespace == NEAR} == {wide}
         with operator_in(kube, "near-system", watches=NEAR) as pod:
             near = name_of(pod)
-            until("the cluster-wide one leaves it", lambda: left_to(kube, near), SETTLE_S + LEASE_S + SLOW_S)
+            until("the cluster-wide one leaves it", lambda: left_to(kube, near), LEAVES_S)
             audit.begin()
             follows_an_edit(kube, 60, "one", NEAR)
             follows_an_edit(kube, 60)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
 WHOLE_EVERY = 12  # resyncs: an hour, by default
-EARLY_S = (10.0, 60.0)  # the first two come soon, and mark only what differed
+EARLY_S = (10.0, 60.0)  # the first two come soon; the very first marks only what differed
 Object = dict[str, Any]
 
 
@@ -104,7 +104,7 @@ async def resync(world: World) -> None:
     for number, seconds in enumerate(periods(world.settings.resync_seconds), 1):
         await asyncio.sleep(seconds * random.uniform(0.9, 1.1))  # noqa: S311 no secret
         try:
-            await fill_cache(world, routine=number > len(EARLY_S))
+            await fill_cache(world, routine=number > 1)
             set_aside(whole=number % WHOLE_EVERY == 0)
         except ApiError as error:
             log.warning("resync failed, tried again at the next one: %s", error.message)
