@@ -82,6 +82,7 @@ class Window(ReaderEnd):
             os.close(descriptor)
         huge(self._map)
         self._start = address_of(memoryview(self._map))
+        self._past_caches = find_copy()  # here, not with the first page: it reads files
         super().__init__(self.name, size, memoryview(bytearray(PROBE_BYTES)), 1, self._copy)
 
     def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
@@ -94,7 +95,7 @@ class Window(ReaderEnd):
 
     def _copy(self, moves: list[Move]) -> str:
         for at, target, size in moves:
-            copy = ctypes.memmove if size < LARGE_BYTES else find_copy()  # the interpreter is free meanwhile
+            copy = ctypes.memmove if size < LARGE_BYTES else self._past_caches  # the interpreter is free meanwhile
             copy(target, self._start + at, size)
         return ""
 
