@@ -128,9 +128,14 @@ class PlainSession(requests.Session):
         self.trust_env = False
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
-        """As requests has it; the body is read here, so that a large or slow one is refused while it comes."""
+        """As requests has it; the body is read here, so that a large or slow one is refused while it comes.
+
+        What is no 200 is refused by its status alone: its body may be anything, and events are read by many.
+        """
         end = time.monotonic() + DEADLINE_S
         with super().request(*args, **{**options, "allow_redirects": False, "stream": True}) as answer:
+            if answer.status_code != requests.codes.ok:
+                raise PrometheusError("Refused", f"Prometheus answered with HTTP status {answer.status_code}")
             body = bytearray()
             for chunk in answer.iter_content(CHUNK):
                 body += chunk
@@ -165,8 +170,7 @@ class Prometheus:
         try:
             answer = self._client.custom_query(self._query)
         except (prometheus_api_client.PrometheusApiClientException, ValueError, KeyError, TypeError) as error:
-            # Before the transport's errors, since requests' JSON error is one of those as well. The body is not
-            # repeated: it may be anything, and status and events are read by many.
+            # Before the transport's errors, since requests' JSON error is one of those as well.
             raise PrometheusError("Refused", f"Prometheus answered something else: {type(error).__name__}") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise PrometheusError("Unreachable", f"Prometheus does not answer: {type(error).__name__}") from error

@@ -62,21 +62,22 @@ async def test_one_query_for_all(server, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("answer", "words"),
     [
-        pytest.param((302, {"Location": "http://127.0.0.1:1/"}, b""), "Refused", id="a redirect is not followed"),
-        pytest.param((200, {}, b"<html>login</html>"), "Refused", id="a page"),
-        pytest.param((503, {}, b"busy"), "Refused", id="an error"),
-        pytest.param((200, {}, b'{"status":"success"}'), "Refused", id="no data"),
-        pytest.param((200, {}, b"x" * 5000), "Refused", id="too large"),
+        pytest.param((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP status 302", id="no redirect is followed"),
+        pytest.param((200, {}, b"<html>login</html>"), "something else: JSONDecodeError", id="a page"),
+        pytest.param((503, {}, b"login"), "HTTP status 503", id="an error"),
+        pytest.param((200, {}, b'{"status":"success"}'), "something else: KeyError", id="no data"),
+        pytest.param((200, {}, b"x" * 5000), "over 4000 bytes", id="too large"),
     ],
 )
-async def test_other_answers_are_typed_errors(server, monkeypatch, answer, reason):
+async def test_other_answers_are_typed_errors(server, monkeypatch, answer, words):
     monkeypatch.setattr(prometheus, "MAX_BYTES", 4000)
     server.answer = answer
     with pytest.raises(PrometheusError) as raised:
         await client(server).ask()
-    assert raised.value.reason == reason
+    assert raised.value.reason == "Refused"
+    assert words in raised.value.message
     assert "login" not in raised.value.message
     assert len(server.seen) == 1, "no retry, no redirect"
 
