@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.level import NOISE, STEADY, follow
@@ -30,19 +30,13 @@ FADED = 0.03  # windows whose weight has fallen to this share say nothing more
 DRIFTED = 0.15  # a level that moved by this share moved by more than its noise
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One window's mean cost: the prior's parts in seconds, and the seconds that were observed."""
 
     parts: Parts
     seconds: float
     weight: float = 1.0  # independent windows that this one counts for: its share, faded by its age
     share: float = 1.0  # of it that no other window repeats
-
-    @property
-    def level(self) -> float:
-        """Observed over prior."""
-        return self.seconds / sum(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +59,11 @@ class Fit:
         """The cost before the level: the mean over the windows that the fit rests on."""
         (a, b, c), (x, y, z) = self.factors, parts
         return a * x + b * y + c * z
+
+    def shapes_s(self, points: Sequence[Point]) -> list[float]:
+        """The costs of many, before the level."""
+        a, b, c = self.factors
+        return [a * x + b * y + c * z for (x, y, z), *_ in points]
 
     def doubt(self, parts: Parts) -> float:
         """One standard deviation of `seconds`, as a share of it; grows with the distance from what was seen."""
@@ -89,22 +88,21 @@ class Calibration:
 
 def calibrate(prefill: Prior, decode: Prior, history: Sequence[Window]) -> Calibration:
     """Fit both roles to the history (windows before and after role changes alike: costs are per worker)."""
-    share = computed_share(history)
+    share, evidence = computed_share(history), evidence_of(history)
     return Calibration(
-        fit_role(Role.PREFILL, prefill, history, share), fit_role(Role.DECODE, decode, history, share), share
+        fit_role(Role.PREFILL, prefill, evidence, share), fit_role(Role.DECODE, decode, evidence, share), share
     )
 
 
-def fit_role(role: Role, prior: Prior, history: Sequence[Window], share: float, pool: str | None = None) -> Fit | None:
+def fit_role(role: Role, prior: Prior, evidence: Evidence, share: float, pool: str | None = None) -> Fit | None:
     """One role's fit, over all its workers or those of one pool; None where no window shows them at work."""
-    new, points = overlap_of(history), []
-    for window, weight in zip(history, weights(history), strict=True):
-        use = use_of(window, role, pool)
-        if use is None or weight < FADED * new:
+    points = []
+    for window, weight in evidence.weighed:
+        if (use := use_of(window, role, pool)) is None:
             continue
         found = prefill_point(prior, window, use, share) if role is Role.PREFILL else decode_point(prior, window, use)
         if found is not None:
-            points.append(Point(*found, weight, new))
+            points.append(Point(*found, weight, evidence.new))
     return fit(points)
 
 
@@ -122,21 +120,26 @@ def calibrate_pools(
 
     Mixed hardware needs them: a role's mean level says nothing about how far each device is from its data sheet.
     """
-    fits = {name: fit_role(role, prior, history, share, name) for name, prior in priors.items()}
+    evidence = evidence_of(history)
+    fits = {name: fit_role(role, prior, evidence, share, name) for name, prior in priors.items()}
     return {name: found for name, found in fits.items() if found is not None}
 
 
-def weights(history: Sequence[Window]) -> list[float]:
-    """Independent windows that each one counts for.
+class Evidence(NamedTuple):
+    """The windows that still say something, oldest first, with the independent windows that each counts for."""
 
-    Older ones fade, since the load that they saw (lengths, batches, noise of neighbours) is less and less the load of
-    now.
-    """
+    weighed: list[tuple[Window, float]]
+    new: float  # share of a window that no other repeats
+
+
+def evidence_of(history: Sequence[Window]) -> Evidence:
+    """Older windows fade: the load that they saw (lengths, batches, neighbours' noise) is less and less that of now."""
     if not history:
-        return []
+        return Evidence([], 1.0)
     newest, new = history[-1], overlap_of(history)
     half_life = HALF_LIFE_WINDOWS * max(newest.seconds, 1)
-    return [new * 0.5 ** ((newest.at - w.at).total_seconds() / half_life) for w in history]
+    weighed = [(w, new * 0.5 ** ((newest.at - w.at).total_seconds() / half_life)) for w in history]
+    return Evidence([(w, weight) for w, weight in weighed if weight >= FADED * new], new)
 
 
 def overlap_of(history: Sequence[Window]) -> float:
@@ -198,15 +201,21 @@ def fit(points: Sequence[Point]) -> Fit | None:
     if max(x.value for x in path) > (1 + DRIFTED) * min(x.value for x in path):
         # A level that moved bends the shape: fit once more, every window lifted to the level of now.
         now = path[-1].value
-        kept = [replace(p, seconds=p.seconds * now / x.value) for p, x in zip(kept, path, strict=True)]
+        kept = [p._replace(seconds=p.seconds * now / x.value) for p, x in zip(kept, path, strict=True)]
         found = solve(kept)
-        path = [replace(levels_of(found, kept)[-1], doubt=path[-1].doubt)]
+        path = [levels_of(found, kept)[-1]._replace(doubt=path[-1].doubt)]
     return replace(found, level=path[-1])
 
 
 def levels_of(found: Fit, points: Sequence[Point]) -> list[Level]:
     """Each window's level against the fitted shape, followed through time."""
-    return follow([(p.seconds / max(found.shape_s(p.parts), 1e-12), p.share) for p in points])
+    shapes = found.shapes_s(points)
+    return follow([(p.seconds / max(shape, 1e-12), p.share) for p, shape in zip(points, shapes, strict=True)])
+
+
+def ratios(points: Sequence[Point]) -> list[float]:
+    """Observed over prior."""
+    return [p.seconds / sum(p.parts) for p in points]
 
 
 def without_spikes(points: Sequence[Point]) -> list[Point]:
@@ -214,8 +223,7 @@ def without_spikes(points: Sequence[Point]) -> list[Point]:
 
     Compared with neighbours and not with all: after a change of load the new level is news, not an outlier.
     """
-    levels = [p.level for p in points]
-    kept = []
+    levels, kept = ratios(points), []
     for i, point in enumerate(points):
         near = levels[max(i - NEIGHBOURS, 0) : i + NEIGHBOURS + 1]
         middle = median(near)
@@ -227,9 +235,10 @@ def without_spikes(points: Sequence[Point]) -> list[Point]:
 
 def solve(points: Sequence[Point]) -> Fit:
     """The posterior for `points` (at least one)."""
-    level, seconds = median(p.level for p in points), median(p.seconds for p in points)
+    level, seconds = median(ratios(points)), median([p.seconds for p in points])
     # Doubt in seconds, not in factors: data sheets are wrong about CPUs by orders of magnitude in any part.
-    doubts = tuple(SHAPE_DOUBT * seconds / max(median(p.parts[i] for p in points), 1e-12) for i in range(3))
+    parts = zip(*[p.parts for p in points], strict=True)
+    doubts = tuple(SHAPE_DOUBT * seconds / max(median(part), 1e-12) for part in parts)
     rows = [(p.parts, p.seconds, p.weight / (NOISE * p.seconds) ** 2) for p in points]
     found = regress((level,) * 3, doubts, rows)
     scatter = residual_scale(points, Fit(found.mean, found.covariance, len(points)))
@@ -239,6 +248,8 @@ def solve(points: Sequence[Point]) -> Fit:
 
 def residual_scale(points: Sequence[Point], fitted: Fit) -> float:
     """How much worse the points fit than NOISE says, as a factor on the variances; at least 1, at most 25."""
-    misses = [((fitted.seconds(p.parts) - p.seconds) / (NOISE * p.seconds)) ** 2 for p in points]
-    weighed = sum(m * p.weight for m, p in zip(misses, points, strict=True)) / sum(p.weight for p in points)
-    return min(max(weighed, 1.0), 25.0)
+    misses = sum(
+        ((shape - p.seconds) / (NOISE * p.seconds)) ** 2 * p.weight
+        for p, shape in zip(points, fitted.shapes_s(points), strict=True)
+    )
+    return min(max(misses / sum(p.weight for p in points), 1.0), 25.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tandem_operator.plan.candidates import change_between, cost_of, gpus_of
@@ -116,7 +117,7 @@ class Desk:
         for i in self._order:
             first[i] = take = min(counts[i], left)
             left -= take
-        return tuple(first), tuple(n - m for n, m in zip(counts, first, strict=True))
+        return tuple(first), tuple(map(sub, counts, first))
 
     def prefill(self, crew: Counts) -> Score:
         """The prefill side of these workers."""

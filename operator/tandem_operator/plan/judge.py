@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STALE_INTERVALS = 3.0  # a newest window older than so many intervals is no news
 GAP_INTERVALS = 2.5  # windows further apart than this are not consecutive
+TELLING = 3  # windows, the newest included, that say whether a queue grows
 OUTRUN = 1.15  # arrivals over completions: beyond this and a growing queue, the system falls behind
 NOT_READY_AFTER_S = 120.0  # pods that are still not ready this long after a decision are a limit, not a start-up
 
@@ -119,14 +120,14 @@ def falls_behind(history: Sequence[Window]) -> str:
 
     TTFT has samples only from requests that got their first token: a starving role shows here first.
     """
-    if len(history) < 3:
+    if len(history) < TELLING:
         return ""
-    seen, before = history[-1], history[-3]
+    seen, past = history[-1], history[-TELLING]
     if seen.arrival_rate is None or seen.request_rate is None or seen.arrival_rate <= OUTRUN * seen.request_rate:
         return ""
     queues = [
-        ("prompt tokens", seen.prefill.waiting_tokens, before.prefill.waiting_tokens),
-        ("requests", total_waiting(seen), total_waiting(before)),
+        ("prompt tokens", seen.prefill.waiting_tokens, past.prefill.waiting_tokens),
+        ("requests", total_waiting(seen), total_waiting(past)),
     ]
     for unit, after, earlier in queues:
         if after is not None and earlier is not None and after > max(earlier, 1.0) and after > 2 * seen.arrival_rate:
@@ -162,9 +163,15 @@ def breach(history: Sequence[Window], slo: Slo, interval_s: int | None = None) -
     if verdict is None or verdict.answer is not Answer.NO:
         return None
     windows = 1
-    while windows < len(history) and answer_of(reason_of(history[:-windows], slo)) is Answer.NO:
+    while windows < len(history) and answer_of(reason_of(before(history, windows), slo)) is Answer.NO:
         windows += 1
     return Breach(windows, (history[-1].at - history[-windows].at).total_seconds(), verdict)
+
+
+def before(history: Sequence[Window], windows: int) -> Sequence[Window]:
+    """What the newest window but so many is judged by: itself and those that tell whether a queue grows."""
+    end = len(history) - windows
+    return history[max(end - TELLING, 0) : end]
 
 
 def contiguous(history: Sequence[Window], interval_s: int) -> Sequence[Window]:

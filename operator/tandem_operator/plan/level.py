@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +16,7 @@ GATE = 3.0  # standard deviations beyond which an innovation is an outlier ...
 SHIFTED = 3  # ... unless so many come one after the other on the same side: then the level has moved
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """Factor on a fitted cost, and one standard deviation of it as a share."""
 
     value: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ def regress(prior: Vector, doubts: Vector, rows: Sequence[tuple[Vector, float, f
     size = len(prior)
     full = [[0.0] * size for _ in range(size)]
     right = [0.0] * size
-    for x, y, w in rows:
-        for i in range(size):
-            weighed = w * x[i]
-            right[i] += weighed * y
-            for j in range(i + 1):
-                full[i][j] += weighed * x[j]
+    columns = tuple(zip(*(x for x, _, _ in rows), strict=True))
+    values, precisions = [y for _, y, _ in rows], [w for _, _, w in rows]
+    for i, column in enumerate(columns):
+        weighed = list(map(mul, precisions, column))
+        right[i] = sum(map(mul, weighed, values))
+        for j in range(i + 1):
+            full[i][j] = sum(map(mul, weighed, columns[j]))
     for i in range(size):
         full[i][i] += doubts[i] ** -2
         right[i] += prior[i] * doubts[i] ** -2

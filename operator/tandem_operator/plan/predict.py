@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 CHUNK_TOKENS = 256  # KV travels chunk by chunk beside the compute; only the last chunk is waited for
 BEYOND_MS = 600_000.0  # ten minutes: a latency beyond this is "beyond every bound"
-HALVINGS = 30  # ten minutes to a microsecond
+SHORTEST_S = 1e-4  # no latency is told shorter
+HALVINGS = 20  # from there to ten minutes: within 0.0015 %
 STEPS = 12  # Newton's, from below, on a concave function: more than enough
 LEAST_S = 1e-9  # nothing takes no time at all
 LEAST_SPREAD = 0.02  # of a request's mean step: what no formula knows
@@ -279,13 +280,13 @@ def batch_of(members: Sequence[tuple[int, StepCost]], load: Load) -> Batch | flo
     """
     members = [(n, cost) for n, cost in members if n]
     rate = load.arrival_rate * (load.output_tokens - 1)
-    room = min((cost.room for _, cost in members), default=0.0)
+    room = min([cost.room for _, cost in members], default=0.0)
     if room < 1:
         return inf
-    limit = sum(n * room / (cost.alone_s + cost.slope_s * (room - 1)) for n, cost in members)
+    limit = sum([n * room / (cost.alone_s + cost.slope_s * (room - 1)) for n, cost in members])
     if rate >= limit:
         return rate / limit
-    workers, arrivals = sum(n for n, _ in members), variability(load)
+    workers, arrivals = sum([n for n, _ in members]), variability(load)
     others = min(max(others_at(members, rate, 1 - peakedness(arrivals) / workers), 0.0), room - 1)
     shares = tuple((n / (c.alone_s + c.slope_s * others), c) for n, c in members)
     total = sum(share for share, _ in shares)
@@ -370,11 +371,11 @@ def variability(load: Load) -> float:
 
 
 def quantile_ms(within: Callable[[float], float], share: float) -> float | None:
-    """The smallest t in ms with within(t seconds) >= share, by bisection; None beyond ten minutes."""
-    low, high = 0.0, BEYOND_MS / 1000
+    """The smallest t in ms with within(t seconds) >= share, by bisection of its logarithm; None beyond ten minutes."""
+    low, high = SHORTEST_S, BEYOND_MS / 1000
     if within(high) < share:
         return None
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
+        middle = sqrt(low * high)
         low, high = (low, middle) if within(middle) >= share else (middle, high)
     return high * 1000

@@ -17,7 +17,7 @@ from tandem_operator.plan.predict import Load
 from tandem_operator.plan.queueing import POISSON, SERVICE_CV2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tandem_operator.plan.facts import Window
 
@@ -176,26 +176,24 @@ def chance_of(load: Load, work: float) -> float:
 
 def mean_of(loads: Sequence[Weighted]) -> Load:
     """The mean of weighted loads; lengths by request."""
+    weights = [weight for weight, _ in loads]
     return Load(
-        mean((w, x.arrival_rate) for w, x in loads) or 0.0,
-        mean((w, x.prompt_tokens) for w, x in loads) or 0.0,
-        mean((w, x.computed_tokens) for w, x in loads) or 0.0,
-        mean((w, x.output_tokens) for w, x in loads) or 0.0,
+        mean(weights, [x.arrival_rate for _, x in loads]) or 0.0,
+        mean(weights, [x.prompt_tokens for _, x in loads]) or 0.0,
+        mean(weights, [x.computed_tokens for _, x in loads]) or 0.0,
+        mean(weights, [x.output_tokens for _, x in loads]) or 0.0,
         loads[0][1].waiting_tokens,
-        mean((w, x.arrival_cv2) for w, x in loads),
-        mean((w, x.prompt_cv2) for w, x in loads),
-        mean((w, x.lasts_s) for w, x in loads),
+        mean(weights, [x.arrival_cv2 for _, x in loads]),
+        mean(weights, [x.prompt_cv2 for _, x in loads]),
+        mean(weights, [x.lasts_s for _, x in loads]),
     )
 
 
-def mean(values: Iterable[tuple[float, float | None]]) -> float | None:
+def mean(weights: Sequence[float], values: Sequence[float | None]) -> float | None:
     """The mean of those weighted values that are known; None where none is."""
-    total = weights = 0.0
-    for weight, value in values:
-        if value is not None:
-            total += weight * value
-            weights += weight
-    return total / weights if weights else None
+    known = [(weight, value) for weight, value in zip(weights, values, strict=True) if value is not None]
+    total = sum([weight for weight, _ in known])
+    return sum([weight * value for weight, value in known]) / total if total else None
 
 
 def demand_of(prompts: tuple[Weighted, ...], answers: tuple[Weighted, ...], now: Load) -> Demand:
