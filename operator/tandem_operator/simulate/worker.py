@@ -176,6 +176,8 @@ class SimWorker:
     def start(self, now: float) -> None:
         """Begin the longest run that nothing known will change: a prompt, or steps until one ends or memory is full."""
         run, batch = self.run, self.batch
+        if not (self.admitted or batch.size):
+            return
         run.clear()
         if self.admitted:
             head = self.queue[0]
@@ -258,8 +260,8 @@ class SimWorker:
             return
         counters = self.counters[self.role]
         if run.chunk:
-            counters.prefill_busy += run.chunk_seconds(done) - run.chunk_seconds(before)
-            counters.prefill_tokens += run.computed(done) - run.computed(before)
+            counters.prefill_busy += run.chunk_seconds(done) - (run.chunk_seconds(before) if before else 0.0)
+            counters.prefill_tokens += run.computed(done) - (run.computed(before) if before else 0)
         if run.batch:
             steps = done - before
             counters.decode_busy += run.step_seconds(done) - (run.step_seconds(before) if before else 0.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from tandem_worker.transfer import signs
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.bodies import FRAME_BESIDE_BYTES, has_its_body
 from tandem_worker.transfer.handshake import Handshake, RefusedError, Side
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from tandem_worker.transfer.base import Owner
     from tandem_worker.transfer.terms import Terms
 
-PING_EVERY_S: Final = 1.0
-SILENT_PINGS: Final = 5  # so many pings of ours without one byte from the peer: it is gone
-TAKEN_S: Final = 30.0  # as long as a lease: with pages under way and none taken, the peer is ended
 HANDSHAKE_S: Final = 5.0
 HELLO_BYTES: Final = 4096  # what a stranger may send in one header
 BUFFER_BYTES: Final = 256 * 1024  # handed to the kernel ahead of need; what a first token may have to wait behind
@@ -90,8 +88,7 @@ class Link(asyncio.BufferedProtocol):
         self._others: list[Link] = []  # further connections to the same peer, for pages alone
         self.paused = False  # more than enough waits in the kernel's and the transport's buffers
         self._gone = False
-        self._silent = 0
-        self._untaken_s = 0.0  # since pages are under way, or since the last one was taken
+        self._signs = signs.Signs()
         self.ready: asyncio.Future[Hello] = self._loop.create_future()
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits
 
@@ -201,7 +198,7 @@ class Link(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
-        self._silent = 0
+        self._signs.heard()
         try:
             self._reader.advance(nbytes)
         except WireError as error:
@@ -340,7 +337,7 @@ class Link(asyncio.BufferedProtocol):
             self._lanes.lane.under_way(self._outbox.flying > 0 or self._prober.waiting)
 
     def _hear_taken(self, message: Taken) -> None:
-        self._untaken_s = 0.0
+        self._signs.took()
         if not self._outbox.taken(message.generation, message.first_page, message.size):
             raise WireError(f"{message.size} B from page {message.first_page} on were taken, and are not under way")
         self._tell_lane()
@@ -366,7 +363,7 @@ class Link(asyncio.BufferedProtocol):
         self._reader.max_header = MAX_HEADER
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+        self._timer = self._loop.call_later(signs.PING_EVERY_S, self._tick)
         if self._side is Side.ANSWERER:
             self.nonce = peer.nonce
             if peer.joins:
@@ -388,16 +385,10 @@ class Link(asyncio.BufferedProtocol):
     # --- signs of life ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        # Counted in pings, not in seconds: a loop that was late itself must not take its peer for dead.
-        self._silent += 1
-        if self._silent > SILENT_PINGS:
-            self.abort(f"no sign of life for {SILENT_PINGS * PING_EVERY_S:.0f} s")
-            return
-        self._untaken_s = self._untaken_s + PING_EVERY_S if self._outbox.flying else 0.0
-        if self._untaken_s > TAKEN_S:
-            self.abort(f"no page was taken for {TAKEN_S:.0f} s")
+        if reason := self._signs.missing(under_way=self._outbox.flying > 0):
+            self.abort(reason)
             return
         self._tell_lane()
         if not self._urgent:  # a peer that does not read gets no pile of pings
             self.send(Ping())
-        self._timer = self._loop.call_later(PING_EVERY_S, self._tick)
+        self._timer = self._loop.call_later(signs.PING_EVERY_S, self._tick)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tandem_worker.transfer import link, peers, push, ticket
+from tandem_worker.transfer import link, peers, push, signs, ticket
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.table import Table, Word
 from tandem_worker.transfer.wire import Message, Prefill
@@ -63,7 +63,7 @@ def messages() -> str:
 
 def waits() -> str:
     """Waits of a connection and of the prefill side; those of tickets stand beside their states."""
-    silence = link.SILENT_PINGS * link.PING_EVERY_S
+    silence = signs.SILENT_PINGS * signs.PING_EVERY_S
     closed = "the connection is closed: P stops, D frees or quarantines, the client is told"
     return rows(
         ["wait", "limit", "then"],
@@ -71,7 +71,7 @@ def waits() -> str:
             ["connect", f"{peers.CONNECT_S:.0f} s", "503, `x-tandem-retry: pair`"],
             ["handshake", f"{link.HANDSHAKE_S:.0f} s", "503, `x-tandem-retry: pair`"],
             ["any byte from the peer (both ping every second)", f"{silence:.0f} s", closed],
-            ["P: for any `taken` while pages are under way", f"{link.TAKEN_S:.0f} s", closed],
+            ["P: for any `taken` while pages are under way", f"{signs.TAKEN_S:.0f} s", closed],
             ["P: for the answer to `ticket?`", f"{push.ANSWER_S:.0f} s", "`failed`"],
             ["P: for room at D", f"{push.ASK_TRIES} × {ticket.RETRY_MS} ms", "`failed`"],
         ],

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem_worker.engine import Shortage
-from tandem_worker.transfer import link
-from tandem_worker.transfer.link import SILENT_PINGS
+from tandem_worker.transfer import signs
+from tandem_worker.transfer.signs import SILENT_PINGS
 from tandem_worker.transfer.ticket import LEASE_S
 
 
@@ -34,7 +34,7 @@ def arrange(node: Any, engine: Any, facts: Facts) -> None:
     if facts.full:
         engine.reserve = lambda *words: Shortage(1, 0)
     node.decode._lease_s = facts.lease_s or LEASE_S
-    link.SILENT_PINGS = 10**6 if facts.patient else SILENT_PINGS
+    signs.SILENT_PINGS = 10**6 if facts.patient else SILENT_PINGS
 
 
 def states(node: Any, engine: Any) -> dict[str, list[str]]:

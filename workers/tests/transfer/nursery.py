@@ -19,6 +19,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 GONE_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def stop(self) -> None:
+        """SIGSTOP, until it holds: before one of the threads has taken the signal, the others go on."""
+        self.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + STOPPED_WITHIN_S
+        while not all(is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+            assert time.monotonic() < end, f"process {self.pid} does not stop"
+            time.sleep(0.001)
+
     def poll(self) -> int | None:
         return None if Path(f"/proc/{self.pid}").exists() else -1
 
@@ -43,6 +52,14 @@ class Forked:
             assert time.monotonic() < end, f"process {self.pid} does not end"
             time.sleep(0.01)
         return -1
+
+
+def is_stopped(stat: Path) -> bool:
+    """A thread that is gone does nothing either."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class Nursery:

@@ -169,9 +169,9 @@ async def test_nobody_takes_what_was_not_sent(pair):
 
 async def test_a_peer_that_lives_but_takes_nothing_is_ended(pair, monkeypatch):
     """It pings and reads, so it is not silent; its pages would be under way for ever."""
-    monkeypatch.setattr("tandem_worker.transfer.link.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("tandem_worker.transfer.link.TAKEN_S", 0.2)
-    monkeypatch.setattr("tandem_worker.transfer.link.SILENT_PINGS", 10**6)
+    monkeypatch.setattr("tandem_worker.transfer.signs.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("tandem_worker.transfer.signs.TAKEN_S", 0.2)
+    monkeypatch.setattr("tandem_worker.transfer.signs.SILENT_PINGS", 10**6)
     prefill, _ = pair
     reader, writer = await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port)
     hand = HandMade(reader, writer)

@@ -139,7 +139,7 @@ class Scene:
 
     def stop(self, name: str) -> None:
         self._paused.append(self.world.workers[name])
-        self._paused[-1].process.send_signal(signal.SIGSTOP)
+        self._paused[-1].process.stop()
 
     def go_on(self, *, but: str = "") -> None:
         """Whoever was stopped, unless it is dead, runs again."""
@@ -162,7 +162,7 @@ async def at(world: World, row: Row):
 
         def stop_the_writer(prefill=prefill):
             paused.append(prefill)
-            prefill.process.send_signal(signal.SIGSTOP)
+            prefill.process.stop()
 
         async with Gate(prefill.host, prefill.kv_port, *row.holds, before=stop_the_writer) as gate:
             stream = Stream(decode, f"127.0.0.1:{gate.address[1]}", max_tokens=300 if row.decodes else 12)
