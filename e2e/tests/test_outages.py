@@ -20,7 +20,7 @@ from e2e.harness.edits import edit, follows_an_edit, router_generation
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.parts import directory_of, frozen, inside, process_in_pod, process_of, start_again
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, SYSTEM, resource, roles, sample, wait_condition, wait_settled
+from e2e.harness.world import NAMESPACE, SYSTEM, resource, roles, sample, the_pod, wait_condition, wait_settled
 
 OPERATOR = "app.kubernetes.io/name=tandem-operator"
 ROUTER = "tandem.dev/resource=smollm2,tandem.dev/component=router"
@@ -31,7 +31,7 @@ BACK_S = 300.0  # an operator that lost its Lease begins anew, at worst after th
 
 @pytest.mark.parametrize("seconds", [20, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_the_api_server_is_away(tandem: Cluster, kube: Kube, smollm2: dict, seconds: int) -> None:
-    before, router = of_workers(kube), address(kube, ROUTER)
+    before, router = of_workers(kube), the_pod(kube, NAMESPACE, ROUTER)["status"]["podIP"]
     end = time.monotonic() + seconds
 
     def served_until_the_end() -> bool:
@@ -51,7 +51,7 @@ def test_what_changed_while_nobody_watched_and_history_was_compacted_is_seen(
     tandem: Cluster, kube: Kube, smollm2: dict
 ) -> None:
     """The operator sleeps; the API server comes back without the history that its watches would go on from (410)."""
-    operator = kube.items("pods", SYSTEM, OPERATOR)[0]
+    operator = the_pod(kube, SYSTEM, OPERATOR, BACK_S)
     with frozen(process_in_pod(operator, "tandem-operator")):
         compact(tandem)
         start_again(tandem, "apiserver")
@@ -193,10 +193,6 @@ def of_workers(kube: Kube) -> dict[str, tuple[str, int]]:
         )
         for pod in kube.items("pods", NAMESPACE, WORKERS)
     }
-
-
-def address(kube: Kube, selector: str) -> str:
-    return str(kube.items("pods", NAMESPACE, selector)[0]["status"]["podIP"])
 
 
 def served(cluster: Cluster, router: str) -> bool:
