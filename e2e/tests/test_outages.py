@@ -29,6 +29,12 @@ ETCD = "http://127.0.0.1:2379/v3/kv"
 BACK_S = 300.0  # an operator that lost its Lease begins anew, at worst after the kubelet's back-off
 
 
+@pytest.fixture(autouse=True)
+def at_work(kube: Kube, tandem: Cluster) -> None:
+    """The operator has come back from the outage before."""
+    the_pod(kube, SYSTEM, OPERATOR, BACK_S)
+
+
 @pytest.mark.parametrize("seconds", [20, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_the_api_server_is_away(tandem: Cluster, kube: Kube, smollm2: dict, seconds: int) -> None:
     before, router = of_workers(kube), the_pod(kube, NAMESPACE, ROUTER)["status"]["podIP"]
@@ -51,7 +57,7 @@ def test_what_changed_while_nobody_watched_and_history_was_compacted_is_seen(
     tandem: Cluster, kube: Kube, smollm2: dict
 ) -> None:
     """The operator sleeps; the API server comes back without the history that its watches would go on from (410)."""
-    operator = the_pod(kube, SYSTEM, OPERATOR, BACK_S)
+    operator = the_pod(kube, SYSTEM, OPERATOR)
     with frozen(process_in_pod(operator, "tandem-operator")):
         compact(tandem)
         start_again(tandem, "apiserver")

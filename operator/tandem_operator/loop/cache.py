@@ -40,6 +40,7 @@ class Cache:
     """Objects by kind, namespace and name. An older version never replaces a newer one, nor a deleted one."""
 
     def __init__(self) -> None:
+        self.synced = False  # is all here that there was when the operator began?
         self._items: dict[Key, Object] = {}
         self._parts = Parts()
         self._of: defaultdict[Ref, set[Key]] = defaultdict(set)

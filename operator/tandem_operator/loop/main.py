@@ -84,14 +84,24 @@ def subject_of(ref: Ref, body: dict[str, Any]) -> Subject | None:
 
 
 async def run(world: World, leader: Leader, stop: asyncio.Event) -> None:
-    """Run all parts until `stop`; a part that ends by itself ends the operator, and the kubelet starts it anew."""
+    """Show the pages, and once the cache is whole run all parts, until `stop`."""
     settings = world.settings
-    if not settings.elect:
-        leader.appoint()
-    await first_sync(world)
     runner = await serve(
         application(world.queue, world.metrics, world.cache), settings.listen_host, settings.listen_port
     )
+    try:
+        await until_first([first_sync(world)], stop)
+        if not stop.is_set():
+            await run_parts(world, leader, stop)
+    finally:
+        await runner.cleanup()
+
+
+async def run_parts(world: World, leader: Leader, stop: asyncio.Event) -> None:
+    """A part that ends by itself ends the operator, and the kubelet starts it anew."""
+    settings = world.settings
+    if not settings.elect:
+        leader.appoint()
     led: list[Coroutine[Any, Any, None]] = [
         watch_budget(world),
         prepare_nodes(world),
@@ -107,19 +117,26 @@ async def run(world: World, leader: Leader, stop: asyncio.Event) -> None:
     parts: list[Coroutine[Any, Any, Any]] = [watch(world, stop), resync(world), *map(leader.after_election, led)]
     if settings.elect:
         parts.append(leader.run())
+    try:
+        await until_first(parts, stop)
+        if not stop.is_set():
+            raise RuntimeError("a part of the operator ended that must not")
+    finally:
+        if settings.elect:
+            await leader.release()
+
+
+async def until_first(parts: list[Coroutine[Any, Any, Any]], stop: asyncio.Event) -> None:
+    """Run these until one has ended, with its error if it has one, or until `stop`; then none of them runs."""
     tasks = [asyncio.create_task(part) for part in parts]
     stopped = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             for task in done:
-                task.result()  # its own error, if it has one
-            raise RuntimeError("a part of the operator ended that must not")
+                task.result()
     finally:
         await end(*tasks, stopped)
-        if settings.elect:
-            await leader.release()
-        await runner.cleanup()
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:

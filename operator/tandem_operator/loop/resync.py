@@ -8,6 +8,7 @@ import itertools
 import logging
 import random
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.catalogue import BadCatalogueError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
+FIRST_SYNC_S = 900.0
 WHOLE_EVERY = 12  # resyncs: an hour, by default
 EARLY_S = (10.0, 60.0)  # the first two come soon; the very first marks only what differed
 Object = dict[str, Any]
@@ -119,17 +121,23 @@ def periods(usual_s: float) -> Iterator[float]:
     yield from itertools.repeat(usual_s)
 
 
-async def first_sync(world: World, tries: int = 12) -> None:
-    """Fill the cache before any pass: a pass on half a cache would take children for lost. Gives up after `tries`."""
-    for left in reversed(range(tries)):
+async def first_sync(world: World, within_s: float = FIRST_SYNC_S) -> None:
+    """Fill the cache before any pass: a pass on half a cache would take children for lost.
+
+    An API server that is away is waited for: a process that ended would be started again by the kubelet's back-off,
+    up to five minutes after the API server is back. Raises ApiError after so long.
+    """
+    end = time.monotonic() + within_s
+    while True:
         try:
             await fill_cache(world)
         except ApiError as error:
-            if not left:
+            if time.monotonic() > end:
                 raise
-            log.warning("the API server does not answer as needed, %d tries left: %s", left, error.message)
+            log.warning("the API server does not answer as needed, asked again in %.0f s: %s", RETRY_S, error.message)
             await asyncio.sleep(RETRY_S)
         else:
+            world.cache.synced = True
             set_aside(whole=True)
             return
 

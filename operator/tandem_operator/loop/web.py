@@ -1,4 +1,4 @@
-"""The operator's pages: /healthz for the kubelet, /metrics and /targets for Prometheus."""
+"""The operator's pages: /healthz and /readyz for the kubelet, /metrics and /targets for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ def application(queue: Queue, metrics: Metrics, cache: Cache) -> web.Application
         status = 503 if oldest > TOO_LONG_S else 200
         return web.json_response({"oldest_pass_seconds": round(oldest, 1)}, status=status)
 
+    async def ready(_: web.Request) -> web.Response:
+        return web.json_response({"synced": cache.synced}, status=200 if cache.synced else 503)
+
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(metrics.registry), content_type="text/plain", charset="utf-8")
 
     async def show_targets(_: web.Request) -> web.Response:
+        if not cache.synced:
+            raise web.HTTPServiceUnavailable(text="not all pods are known yet")  # Prometheus keeps what it has
         return web.json_response(targets_of(cache.all("Pod")))
 
     app = web.Application()
     app.router.add_get("/targets", show_targets)
     app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", show_metrics)
     return app
 

@@ -41,7 +41,9 @@ async def test_the_pages():
     cache.put("Pod", pod())
     metrics.show_target(Ref("ns", "chat"), Target({}, 1, 2))
     async with TestClient(TestServer(application(queue, metrics, cache))) as client:
-        assert (await client.get("/healthz")).status == 200
+        assert [(await client.get(page)).status for page in ("/healthz", "/readyz", "/targets")] == [200, 503, 503]
+        cache.synced = True
+        assert [(await client.get(page)).status for page in ("/healthz", "/readyz")] == [200, 200]
         text = await (await client.get("/metrics")).text()
         assert 'tandem_ratio_target{namespace="ns",resource="chat",role="decode"} 2.0' in text
         (target,) = await (await client.get("/targets")).json()

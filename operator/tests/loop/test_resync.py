@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from itertools import islice
 
 import pytest
 
+from tandem_operator.edges.errors import ApiError
+from tandem_operator.loop import resync
+from tandem_operator.loop.main import until_first
 from tandem_operator.loop.refs import Ref
-from tandem_operator.loop.resync import fill_cache, periods, set_aside, take_kind
+from tandem_operator.loop.resync import fill_cache, first_sync, periods, set_aside, take_kind
 
 
 class Node:
@@ -66,3 +70,37 @@ async def test_what_went_before_the_watches_began_is_missed_no_longer_than_until
     await fill_cache(world, routine=False)
     assert world.cache.resource(Ref("serving", "chat")) is None
     assert Ref("serving", "chat") in world.queue._asked
+
+
+@pytest.mark.usefixtures("_as_before")
+@pytest.mark.parametrize(
+    ("away", "within_s", "synced"),
+    [
+        pytest.param(0, 60, True, id="it answers"),
+        pytest.param(50, 60, True, id="it is waited for"),
+        pytest.param(50, 0, False, id="not for ever"),
+    ],
+)
+async def test_an_operator_that_starts_while_the_api_server_is_away(start, monkeypatch, away, within_s, synced):
+    world = await start()
+    world.cache.synced, left = False, iter(range(away))
+
+    async def fill(_world):
+        if next(left, None) is not None:
+            raise ApiError("Timeout", "no answer")
+
+    monkeypatch.setattr(resync, "fill_cache", fill)
+    monkeypatch.setattr(resync, "RETRY_S", 0)
+    if synced:
+        await first_sync(world, within_s)
+    else:
+        with pytest.raises(ApiError, match="no answer"):
+            await first_sync(world, within_s)
+    assert world.cache.synced is synced
+
+
+async def test_it_ends_while_it_waits_when_it_is_told_to():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, stop.set)
+    async with asyncio.timeout(5):
+        await until_first([asyncio.Event().wait()], stop)
