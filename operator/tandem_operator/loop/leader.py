@@ -27,6 +27,8 @@ LEASE_S = 15
 RENEW_EVERY_S = 4.0
 # Without a renewal for this long the holder stops, well before anybody else may begin.
 GIVE_UP_AFTER_S = 11.0
+# One answer may be lost: a try of a renewal ends early enough for a second one.
+TRY_S, AGAIN_S = 3.0, 0.5
 RELEASE_S = 2.0
 # A cluster-wide operator looks at a namespace's Lease this often, before a pass: with two looks' time it has seen it.
 SETTLE_S = 2 * RENEW_EVERY_S + 2.0
@@ -72,11 +74,17 @@ class Leader:
             if self._clock() - taken >= self._settle_s:
                 self.elected.set()
             await asyncio.sleep(RENEW_EVERY_S)
+            renewed = await self._kept(renewed + GIVE_UP_AFTER_S)
+
+    async def _kept(self, until: float) -> float:
+        """Renew it before `until`; when the request began that did. Raises LostLeadershipError."""
+        while True:
             began = self._clock()
-            if await self._tried(renewed + GIVE_UP_AFTER_S - began):
-                renewed = began
-            elif self._holder() != self._identity or self._clock() - renewed > GIVE_UP_AFTER_S - RENEW_EVERY_S:
+            if await self._tried(min(TRY_S, until - began)):
+                return began
+            if self._holder() != self._identity or self._clock() + AGAIN_S >= until:
                 raise LostLeadershipError(f"the lease {self._namespace}/{NAME} is {self._holder() or 'nobody'}'s now")
+            await asyncio.sleep(AGAIN_S)
 
     def appoint(self) -> None:
         """Work without a Lease: nobody else is there."""

@@ -32,8 +32,12 @@ class Leases(Api):
 
     away = False
     refused = 0
+    silent = 0  # so many of the next requests get no answer
 
     async def get(self, kind, namespace, name):
+        if self.silent:
+            self.silent -= 1
+            await asyncio.Event().wait()
         if self.away:
             self.refused += 1
             raise ApiError("Unreachable", "no answer")
@@ -121,6 +125,8 @@ async def running(leader):
 def quick(monkeypatch):
     monkeypatch.setattr(module, "RENEW_EVERY_S", 0.01)
     monkeypatch.setattr(module, "GIVE_UP_AFTER_S", 0.5)
+    monkeypatch.setattr(module, "TRY_S", 0.1)
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
 
 
 async def test_parts_wait_for_the_election(claim, leases, quick):
@@ -158,6 +164,16 @@ async def test_a_short_absence_of_the_api_server_is_borne(leases, quick):
         leases.away = True
         await until(lambda: leases.refused > 1)
         leases.away = False
+        renewed = leases.lease["renewTime"]
+        await until(lambda: leases.lease["renewTime"] != renewed)
+        assert not task.done()
+
+
+async def test_one_answer_that_never_comes_is_borne(leases, quick):
+    one = Leader(leases, SYSTEM, "one")
+    async with running(one) as task:
+        leases.silent = 1
+        await until(lambda: not leases.silent)
         renewed = leases.lease["renewTime"]
         await until(lambda: leases.lease["renewTime"] != renewed)
         assert not task.done()
