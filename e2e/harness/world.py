@@ -108,11 +108,16 @@ def roles(kube: Kube, name: str, namespace: str = NAMESPACE) -> tuple[int, int]:
     return ready.count("prefill"), ready.count("decode")
 
 
+def staying_pods(kube: Kube, namespace: str, selector: str) -> list[dict[str, Any]]:
+    """Pods that are not on their way out."""
+    return [pod for pod in kube.items("pods", namespace, selector) if "deletionTimestamp" not in pod["metadata"]]
+
+
 def the_pod(kube: Kube, namespace: str, selector: str, seconds: float = 60) -> dict[str, Any]:
     """The one ready pod that is not on its way out: beside it an earlier one may still finish what it has."""
 
     def look() -> dict[str, Any] | None:
-        staying = [pod for pod in kube.items("pods", namespace, selector) if "deletionTimestamp" not in pod["metadata"]]
+        staying = staying_pods(kube, namespace, selector)
         return staying[0] if len(staying) == 1 and condition(staying[0], "Ready")["status"] == "True" else None
 
     return until(f"there is one ready pod of {selector}", look, seconds)

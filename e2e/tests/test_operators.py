@@ -22,7 +22,7 @@ from e2e.harness.edits import follows_an_edit, router_generation
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.parts import frozen, process_in_pod
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, OVERLAY, SYSTEM, sample, wait_settled
+from e2e.harness.world import NAMESPACE, OVERLAY, SYSTEM, sample, staying_pods, wait_settled
 from e2e.tables.installations import ONE, WIDE, about
 from e2e.tests.test_outages import of_workers
 from tandem_operator.loop.leader import LEASE_S, NAME, RENEW_EVERY_S
@@ -176,7 +176,7 @@ def many_resources(kube: Kube) -> Iterator[None]:
 
 def first_operator(kube: Kube) -> dict[str, Any]:
     """The pod of the operator that all tests have."""
-    found = [pod for pod in kube.items("pods", SYSTEM, OPERATOR) if "deletionTimestamp" not in pod["metadata"]]
+    found = staying_pods(kube, SYSTEM, OPERATOR)
     return found[0] if found else {}
 
 
