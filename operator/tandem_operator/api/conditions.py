@@ -259,7 +259,7 @@ REASONS: Final = (
         KV_TRANSFER_READY,
         "False",
         "NotRDMA",
-        "spec.transfer.require is RDMA, and the backend in use is another.",
+        "spec.transfer.require is RDMA, and the backend in use is another, or no RDMA device is asked for.",
         "Give the nodes RDMA devices and spec.transfer.rdma, or set require to Any.",
     ),
     Reason(KV_TRANSFER_READY, "Unknown", "NoTransferYet", "No worker has told its transfer backend yet."),

@@ -28,9 +28,9 @@ class RoleMinima(Part):
     """Fewest serving workers by role, at every instant of a move, whatever pool they come from."""
 
     min_prefill: RoleMinimum = 1
-    """Fewest workers that do prefill. Default: 1."""
+    """Fewest workers that do prefill; of two or more a node's drain leaves as many. Default: 1."""
     min_decode: RoleMinimum = 1
-    """Fewest workers that do decode. Default: 1."""
+    """Fewest workers that do decode; of two or more a node's drain leaves as many. Default: 1."""
 
 
 class Budget(Part):

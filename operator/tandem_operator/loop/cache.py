@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name
+NEVER = (-1, "")
 
 
 def version_of(item: Object) -> int:
@@ -44,7 +45,8 @@ class Cache:
         self._items: dict[Key, Object] = {}
         self._parts = Parts()
         self._of: defaultdict[Ref, set[Key]] = defaultdict(set)
-        self._gone: dict[Key, int] = {}
+        self._gone: dict[Key, tuple[int, str]] = {}  # the version at which it was deleted, and its owner
+        self._pruned: set[Key] = set()
         self._stamps: dict[Ref, int] = {}
         self._numbers = itertools.count(1)
 
@@ -64,13 +66,15 @@ class Cache:
         """Is it newer than what is known of it? Its metadata alone tells."""
         key, version = key_of(kind, item), version_of(item)
         known = self._items.get(key)
-        return (known is None or version_of(known) < version) and self._gone.get(key, -1) < version
+        return (known is None or version_of(known) < version) and self._gone.get(key, NEVER)[0] < version
 
     def drop(self, kind: str, item: Object) -> None:
         """Forget an object that was deleted at this version."""
         key, version = key_of(kind, item), version_of(item)
         known = self._items.get(key)
-        self._gone[key] = max(version, self._gone.get(key, -1))
+        owner = "" if key in self._pruned else owner_uid(item)
+        self._pruned.discard(key)
+        self._gone[key] = max((version, owner), self._gone.get(key, NEVER))
         if known is not None and version_of(known) <= version:
             self._forget(key)
 
@@ -83,8 +87,16 @@ class Cache:
                 if (ref := ref_of(kind, self._items[key])) is not None:
                     changed.add(ref)
                 self._forget(key)
-        self._gone = {key: version for key, version in self._gone.items() if key[0] != kind or version > as_of}
+        self._gone = {key: gone for key, gone in self._gone.items() if key[0] != kind or gone[0] > as_of}
         return changed
+
+    def owner_of_gone(self, key: Key) -> str:
+        """The uid of the resource to which a child belonged that somebody deleted since the last list; '' for none."""
+        return self._gone.get(key, NEVER)[1]
+
+    def pruned(self, key: Key) -> None:
+        """The operator itself deletes this one, as the watch is about to say."""
+        self._pruned.add(key)
 
     def resource(self, ref: Ref) -> Object | None:
         """The resource itself, None where there is none (any more)."""
@@ -122,6 +134,12 @@ class Cache:
             self._moved(key[0], ref)
             if not self._of[ref]:
                 del self._of[ref]
+
+
+def owner_uid(item: Object) -> str:
+    """The uid of the resource to which a child belongs; '' where nobody controls it."""
+    owners = item["metadata"].get("ownerReferences") or []
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
 def is_owned(item: Object, uid: str) -> bool:

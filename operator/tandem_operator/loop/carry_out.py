@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tandem_operator.api.constants import LABEL_POOL, LABEL_ROLE
 from tandem_operator.edges.errors import AlreadyExistsError, ConflictError, NotFoundError
 from tandem_operator.edges.kinds import MADE, OPTIONAL
+from tandem_operator.loop.announce import announce_drift
 from tandem_operator.loop.cache import is_owned, key_of
+from tandem_operator.loop.drift import drift_of, stamp_of
 from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
 from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
@@ -22,7 +24,6 @@ from tandem_operator.templates.differ import has_all, lacking
 from tandem_operator.templates.groups import GROUP, held, nodes_of, template_in
 from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
-from tandem_operator.templates.names import APPLIED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -116,6 +117,7 @@ async def apply_claims(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
 
 async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
     """Every pool as its spec wants it, none smaller yet: what grows comes first."""
+    await note_enlarged(plan, seen, world)
     replicas = {name: max(count, replicas_of(seen.pools.get(name))) for name, count in plan.target.pools.items()}
     if is_pinned(seen, replicas):
         # No room for both at once: the shrinking pool must give first.
@@ -126,6 +128,16 @@ async def grow_pools(plan: Plan, seen: Seen, world: World) -> Outcome:
         words = f"a replica of {', '.join(sorted(names))} spans nodes, and the cluster has no LeaderWorkerSet"
         return Stalled("LeaderWorkerSetMissing", f"{words}: install it, or choose fewer accelerators a worker")
     return outcome
+
+
+async def note_enlarged(plan: Plan, seen: Seen, world: World) -> None:
+    """Say where somebody, and no target, made a pool larger. It gets smaller as any other: the least loaded go."""
+    larger = {name for name, count in plan.target.pools.items() if replicas_of(seen.pools.get(name)) > count}
+    for manifest in pools_with(dict(plan.target.pools), seen, world) if larger else ():
+        live = seen.pools.get(pool_of(manifest)) if pool_of(manifest) in larger else None
+        words = live and drift_of(live, children.stamped(manifest), world.cache)
+        if words:
+            await announce_drift(world, seen.body, words, datetime.now(UTC))
 
 
 async def apply_router(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
@@ -207,6 +219,7 @@ async def prune(plan: Plan, seen: Seen, world: World) -> Outcome:
             if kind == CLAIM and progress_words(seen) is not None:
                 continue  # a pod of the former template, made again, still claims by it
             if is_owned(item, seen.owner.uid):
+                world.cache.pruned(key_of(kind, item))
                 await world.kube.delete(item)
                 log.info("pruned %s %s/%s", kind, seen.owner.namespace, metadata["name"])
     return DONE
@@ -249,6 +262,7 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
     wanted = children.stamped(manifest)
     if live is not None and is_as_wanted(live, wanted, world.stays.get(seen.ref, {})):
         return DONE
+    drift = drift_of(live, wanted, world.cache)
     try:
         applied = await world.kube.apply(wanted, uid=live["metadata"]["uid"] if live else None)
     except (ConflictError, NotFoundError) as error:
@@ -258,6 +272,8 @@ async def apply_one(manifest: Object, seen: Seen, world: World) -> Outcome:
         return Waiting("Conflict", error.message, 1.0)
     world.cache.put(kind, applied)
     note_what_stays(applied, wanted, world.stays.setdefault(seen.ref, {}))
+    if drift is not None and has_all(applied, wanted):
+        await announce_drift(world, seen.body, drift, datetime.now(UTC))
     return DONE
 
 
@@ -286,11 +302,6 @@ def moment_of(item: Object) -> tuple[str, str, str]:
     """What of an object moves when somebody asks for something else: not its status, where it has a generation."""
     metadata = item["metadata"]
     return metadata["uid"], stamp_of(item), str(metadata.get("generation") or metadata["resourceVersion"])
-
-
-def stamp_of(item: Object) -> str:
-    """What a manifest, or the object that was made by it, was stamped with."""
-    return str((item["metadata"].get("annotations") or {}).get(APPLIED, ""))
 
 
 def not_ours(kind: str, live: Object, seen: Seen) -> Outcome:

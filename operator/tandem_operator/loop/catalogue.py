@@ -1,4 +1,4 @@
-"""The hardware catalogue of this cluster: the mounted ConfigMap where there is one, else the built-in entries."""
+"""The hardware catalogue of this cluster: the built-in entries, and over them those of the mounted ConfigMap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load(folder: str) -> Mapping[str, Accelerator]:
     data = {
         path.name: path.read_text(encoding="utf-8")[:MAX_BYTES] for path in files[:MAX_ENTRIES] if path.name[0] != "."
     }
-    return from_data(data) if data else CATALOGUE
+    return {**CATALOGUE, **from_data(data)}
 
 
 def accelerators_of(spec: Spec, catalogue: Mapping[str, Accelerator]) -> dict[str, Accelerator]:

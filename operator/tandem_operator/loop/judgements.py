@@ -107,17 +107,32 @@ def judge_transfer(seen: Seen) -> Verdict:
     transfer = seen.resource.spec.transfer
     if seen.resource.spec.mode == "Colocated":
         return Verdict(Answer.YES, "NotNeeded", "colocated workers keep their KV cache to themselves")
-    backend = seen.look.backend or (transfer.backend if transfer.backend == "tcp" else None)
-    if transfer.require == "RDMA" and backend == "tcp":
-        message = (
-            "transfer.require is RDMA, but the KV cache travels over tcp, at least of workers with the series "
-            'tandem_transfer_backend_info{backend="tcp"} or tandem_kv_transfer_copied_bytes_total above 0: choose an '
-            "RDMA backend, give workers more pages, or require Any"
-        )
-        return Verdict(Answer.NO, "NotRDMA", message)
+    if transfer.require == "RDMA" and (words := no_rdma(seen)) is not None:
+        return Verdict(Answer.NO, "NotRDMA", f"transfer.require is RDMA, but {words}, or require Any")
     if seen.look.backend is None:
         return Verdict(Answer.UNKNOWN, "NoTransferYet", "no worker has reported its transfer backend yet")
     return Verdict(Answer.YES, "Connected", f"the KV cache travels over {seen.look.backend}")
+
+
+OVER_TCP = (
+    "the KV cache travels over tcp, at least of workers with the series "
+    'tandem_transfer_backend_info{backend="tcp"} or tandem_kv_transfer_copied_bytes_total above 0: choose an '
+    "RDMA backend, give workers more pages"
+)
+NO_DEVICE = "transfer.rdma.mode is None: workers have no RDMA device, and go over TCP without a word: choose a mode"
+
+
+def no_rdma(seen: Seen) -> str | None:
+    """Why the KV cache cannot travel, or does not travel, by RDMA, and what would help; None: nothing says so."""
+    spec = seen.resource.spec
+    backend, mode, is_tandem = spec.transfer.backend, spec.transfer.rdma.mode, spec.engine.name == "tandem"
+    reasons = {
+        OVER_TCP: (seen.look.backend or backend) == "tcp",
+        NO_DEVICE: mode == "None" and backend != "shm",  # shm: between workers of one machine, no wire at all
+        "tandem's mooncake uses TCP alone: choose nixl": is_tandem and backend == "mooncake",
+        "tandem's nixl does not speak EFA, and goes over TCP there: choose engine vllm": is_tandem and mode == "EFA",
+    }
+    return next((words for words, holds in reasons.items() if holds), None)
 
 
 def judge_monitoring(seen: Seen) -> Verdict | None:

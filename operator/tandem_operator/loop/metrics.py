@@ -49,6 +49,9 @@ class Metrics:
             "Do the nodes of the named pools share their RDMA cards as asked? 1 or 0.",
             registry=self.registry,
         )
+        self.drift_repairs = Counter(
+            "tandem_operator_drift_repairs", "Children that somebody changed or deleted.", registry=self.registry
+        )
         self.status_writes = Counter("tandem_operator_status_writes", "Status writes.", registry=self.registry)
 
     def show_target(self, ref: Ref, target: Target) -> None:

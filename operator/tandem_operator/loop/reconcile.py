@@ -12,8 +12,9 @@ from tandem_operator.api.catalogue import UnknownAcceleratorError, UnknownDTypeE
 from tandem_operator.api.status import Status
 from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.edges.errors import ApiError, ConflictError, NotFoundError
-from tandem_operator.edges.events import Event, post
+from tandem_operator.edges.events import Event
 from tandem_operator.edges.kinds import RESOURCE
+from tandem_operator.loop.announce import announce
 from tandem_operator.loop.carry_out import carry_out, standing
 from tandem_operator.loop.growth import listen
 from tandem_operator.loop.leader import LEASE_S
@@ -171,14 +172,6 @@ async def write_status(world: World, body: Object, old: Status, new: Status, now
     for event in events_between(old, new):
         await announce(world, body, event, now)
     return written
-
-
-async def announce(world: World, body: Object, event: Event, now: datetime) -> None:
-    """Post an event; it is news, and no pass fails for it."""
-    try:
-        await post(world.kube, body, event, now, world.settings.pod_name)
-    except ApiError as error:
-        log.warning("event %s was not posted: %s", event.reason, error.message)
 
 
 def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:

@@ -226,15 +226,17 @@ def budgets(owner: Owner, spec: Spec, roles: Mapping[str, int] | None = None) ->
 
     By role and not by pool, since what a flipped worker does is missed where it does it; a pod may have one budget
     alone. `roles`: workers that the target wants; by default what the pools begin with. A number, since a share would
-    be counted over whole Deployments. Where one worker has a role, a drain may take it: nodes have to be renewed.
+    be counted over whole Deployments.
     """
     counts = home_roles(spec) if roles is None else roles
+    asked = spec.rebalance.roles
+    minima = {"prefill": asked.min_prefill, "decode": asked.min_decode}
     workers = [
         render(
             "budget",
             metadata=owner.metadata(f"role-{role}", WORKER),
             selector=worker_selector(owner.name) | {LABEL_ROLE: role},
-            bound={"minAvailable": max(count - 1, 0)},
+            bound={"minAvailable": undisturbed(count, minima.get(role, 1))},
         )
         for role, count in counts.items()
     ]
@@ -245,6 +247,14 @@ def budgets(owner: Owner, spec: Spec, roles: Mapping[str, int] | None = None) ->
         bound={"maxUnavailable": 1},
     )
     return [*workers, router]
+
+
+def undisturbed(count: int, minimum: int) -> int:
+    """Workers of a role that a drain leaves: all but one, and never fewer than a minimum that somebody asked for.
+
+    A minimum of one is everybody's, and does not count: the node of a role's only worker has to be renewed as well.
+    """
+    return max(count - 1, min(count, minimum) if minimum > 1 else 0)
 
 
 def home_roles(spec: Spec) -> dict[str, int]:

@@ -359,10 +359,27 @@ async def test_refusals_of_the_api_server_become_outcomes(api, start, monkeypatc
     assert condition(api, shown[0])["reason"] == shown[1]
 
 
-async def test_require_rdma_never_settles_for_tcp(api, start, edit):
-    edit(lambda spec: spec.update(transfer={"backend": "tcp", "require": "RDMA"}))
+SHARED = {"mode": "SharedDevice", "resource": "rdma/hca"}
+
+
+@pytest.mark.parametrize(
+    ("transfer", "words"),
+    [
+        pytest.param({"backend": "tcp"}, "travels over tcp", id="tcp"),
+        pytest.param({"backend": "nixl"}, "rdma.mode is None", id="pods without a card"),
+        pytest.param({"backend": "nixl", "rdma": {"mode": "EFA"}}, "does not speak EFA", id="a fabric it lacks"),
+        pytest.param({"backend": "mooncake", "rdma": SHARED}, "uses TCP alone", id="an engine that was built so"),
+        pytest.param({"backend": "nixl", "rdma": SHARED}, None, id="a card and a transport for it"),
+    ],
+)
+async def test_require_rdma_never_settles_for_tcp(api, start, edit, transfer, words):
+    edit(lambda spec: spec.update(transfer=transfer | {"require": "RDMA"}))
     await converge(api, await start())
+    if words is None:
+        assert condition(api, "KVTransferReady")["reason"] == "NoTransferYet"
+        return
     assert condition(api, "KVTransferReady")["reason"] == "NotRDMA"
+    assert words in condition(api, "KVTransferReady")["message"]
     assert (condition(api, "Ready")["status"], condition(api, "Ready")["reason"]) == ("False", "KVTransferNotReady")
 
 

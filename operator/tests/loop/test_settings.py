@@ -45,12 +45,16 @@ def test_operators_of_one_scope_meet_at_one_lease(namespace, lease):
     assert (found.elect, found.lease_namespace) == (True, lease)
 
 
-def test_the_catalogue_is_the_mounted_one_where_there_is_one(tmp_path):
-    assert load("") is CATALOGUE
-    assert load(str(tmp_path)) is CATALOGUE
+def test_the_mounted_catalogue_is_laid_over_the_built_in_one(tmp_path):
+    assert load("") == CATALOGUE
+    assert load(str(tmp_path)) == CATALOGUE
     (tmp_path / "..data").mkdir()
     (tmp_path / "mine").write_text(to_data()["l4"])
-    assert set(load(str(tmp_path))) == {"mine"}
+    (tmp_path / "h200-sxm").write_text(to_data()["l4"])
+    found = load(str(tmp_path))
+    assert set(found) == {*CATALOGUE, "mine"}
+    assert found["h200-sxm"].watts == CATALOGUE["l4"].watts, "an entry of its name stands for the built-in one"
+    assert found["h100-sxm"] == CATALOGUE["h100-sxm"]
     (tmp_path / "bad").write_text("{")
     with pytest.raises(BadCatalogueError, match="bad"):
         load(str(tmp_path))

@@ -266,3 +266,21 @@ def test_a_drain_takes_one_worker_of_a_role(roles, kept):
     assert len({str(sorted(labels.items())) for labels in pods}) == len(pods), (
         "the eviction API allows a pod one budget"
     )
+
+
+@pytest.mark.parametrize(
+    ("minimum", "workers", "left"),
+    [
+        pytest.param(1, 1, 0, id="everybody's minimum: the only worker's node can be renewed"),
+        pytest.param(1, 3, 2, id="one at a time"),
+        pytest.param(2, 2, 2, id="at the minimum that was asked for: none goes"),
+        pytest.param(2, 3, 2, id="above it: down to it"),
+        pytest.param(2, 5, 4, id="far above it: one at a time"),
+        pytest.param(2, 1, 1, id="below it, while the second still comes: none goes"),
+        pytest.param(2, 0, 0, id="suspended"),
+    ],
+)
+def test_a_drain_keeps_a_roles_minimum(minimum, workers, left):
+    rebalance = {"roles": {"minPrefill": 1, "minDecode": minimum}}
+    budgets = children.budgets(OWNER, spec(rebalance=rebalance), {"prefill": 1, "decode": workers})
+    assert budgets[1]["spec"]["minAvailable"] == left
