@@ -67,7 +67,7 @@ def branches(window_s: int, namespace: str) -> dict[str, str]:
         "workers": f"count by ({BY}, role) ({now('tandem_num_requests_running', 'role', 'pod')})",
         "load": f"{now('tandem_num_requests_running', 'pod')} + {now('tandem_num_requests_waiting', 'pod')}",
         "model": f"max by ({BY}, {MODEL_LABELS}) ({series('tandem_model_info')})",
-        "bandwidth": f"max by ({BY}) ({series('tandem_transfer_bandwidth_bytes_per_second')})",
+        "bandwidth": f"avg by ({BY}) ({series('tandem_transfer_bandwidth_bytes_per_second')})",
         "copied": rate("tandem_kv_transfer_copied_bytes_total"),
         "backend": f"max by ({BY}, backend) ({series('tandem_transfer_backend_info')})",
     }

@@ -182,7 +182,7 @@ WORKERS = (
         "Bps",
         (
             ("received", f'sum(rate(tandem_kv_transfer_bytes_total{{{MINE},direction="received"}}[{RATE}]))'),
-            ("bandwidth", f"max(tandem_transfer_bandwidth_bytes_per_second{{{MINE}}})"),
+            ("bandwidth", f"avg(tandem_transfer_bandwidth_bytes_per_second{{{MINE}}})"),
         ),
     ),
     Chart(
