@@ -93,7 +93,7 @@ bench-engine-serving: env model  ## a long prompt beside running streams, schedu
 bench-quality: env model  ## what 8-bit weights and KV cost in quality (ARGS=--docs writes the page)
 	$(PY) -m e2e.bench.quality $(ARGS)
 
-bench-clients: env model  ## aiperf, unmodified, against a worker (ARGS="--url http://…")
+bench-clients: env model  ## aiperf or locust, unmodified, against a worker (ARGS="--client locust --url http://…")
 	$(PY) -m e2e.bench.clients $(ARGS)
 
 fuzz: env build/fuzz  ## request bodies that reach new lines, for a minute (ARGS="-max_total_time=600"; by atheris)
