@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 
 from e2e.tables.memory import DEPLOYMENTS, PODS, Case, copied, refusal
 from e2e.tables.paths import put
+from e2e.tables.watching import Way, and_what_was_before, in_order, listed, twice_and_backwards, without_deletions
 from tandem_operator.edges.errors import ApiError
 from tandem_operator.loop import reconcile as reconciling
 
@@ -31,12 +32,14 @@ def open_gate(case: Case) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`before` happens with and without the fault."""
+    """`past` and `before` happen with and without the fault; what is past was carried out before it."""
 
     name: str
     inject: Do
     heal: Do = nothing
     before: Do = nothing
+    past: Do = nothing
+    way: Way | None = None  # how events come while the fault lasts, and nothing is listed; None: each pass lists
     sees: bool = True  # a pass runs before the fault is over
     restarts: bool = False
     instead: Do = nothing  # what the end is compared with, where it is not simply the end without the fault
@@ -87,7 +90,7 @@ def remove(plural: str) -> Do:
 
     def inject(case: Case) -> None:
         for key in [key for key in case.kube.items if key[0] == plural]:
-            del case.kube.items[key]
+            case.kube.remove(key)
 
     return inject
 
@@ -136,15 +139,18 @@ def nodes_back(case: Case) -> None:
     case.kube.settle()
 
 
-def old_news(case: Case) -> None:
-    """The watch repeats what was long ago."""
-    for item in case.kube.of(DEPLOYMENTS):
-        case.world.cache.put("Deployment", {**item, "metadata": {**item["metadata"], "resourceVersion": "1"}})
+def other_pools(case: Case) -> None:
+    """One pool grows, another takes the place of the second."""
+    spec = put(copied(case.body()), "spec.pools[].replicas", {"min": 3, "max": 4})["spec"]
+    spec["pools"][1]["name"] = "other"
+    case.edit(spec)
 
 
-def lost_news(case: Case) -> None:
-    """The watch dropped that a child is gone: only the next list shows it."""
+def some_are_gone(case: Case) -> None:
+    """Services, and the decode pool with its pods."""
     remove("services")(case)
+    case.kube.remove((DEPLOYMENTS, "serving", "chat-decode"))
+    case.kube.settle()
 
 
 def clock_jumps(by: timedelta) -> Do:
@@ -221,12 +227,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("the clock jumps a day ahead", clock_jumps(timedelta(days=1)), clock_is_right, new_image),
     Fault("the clock jumps a day back", clock_jumps(timedelta(days=-1)), clock_is_right, new_image),
-    Fault("all Services deleted", remove("services")),
-    Fault("all Deployments deleted", remove(DEPLOYMENTS)),
-    Fault("all service accounts deleted", remove("serviceaccounts")),
-    Fault("all bindings deleted", remove("rolebindings")),
-    Fault("all network policies deleted", remove("networkpolicies")),
-    Fault("all disruption budgets deleted", remove("poddisruptionbudgets")),
+    Fault("all Services deleted", remove("services"), way=in_order),
+    Fault("all Deployments deleted", remove(DEPLOYMENTS), way=in_order),
+    Fault("all service accounts deleted", remove("serviceaccounts"), way=in_order),
+    Fault("all bindings deleted", remove("rolebindings"), way=in_order),
+    Fault("all network policies deleted", remove("networkpolicies"), way=in_order),
+    Fault("all disruption budgets deleted", remove("poddisruptionbudgets"), way=in_order),
     Fault("a pool is scaled to 0", scaled_to(0)),
     Fault("a pool is scaled to 9", scaled_to(9)),
     Fault("status deleted", status_is({})),
@@ -240,7 +246,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("target of a pool that is not there", target_is({"other": 1}, 1, 0)),
     Fault("target without a role", target_is({"prefill": 1, "decode": 1}, 2, 0)),
     Fault("all nodes gone", nodes_gone, nodes_back),
-    Fault("stale events", old_news),
-    Fault("dropped events", lost_news),
+    Fault("events come late: an old spec, old children", nothing, past=other_pools, way=and_what_was_before),
+    Fault("events come twice and backwards", remove("services"), before=other_pools, way=twice_and_backwards),
+    Fault("deletions are in no event, until the next list", some_are_gone, listed, way=without_deletions),
     Fault("the operator restarts", nothing, restarts=True),
 )

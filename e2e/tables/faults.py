@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from e2e.harness.kube import REPO
-from e2e.tables.fault_cases import FAULTS, Fault
+from e2e.tables.fault_cases import FAULTS, Fault, nothing
 from e2e.tables.fields import Effects, base, changes, effects, settled
 from e2e.tables.kills import STORIES, Story, ends_of
 from e2e.tables.memory import Case
 from e2e.tables.page import main, table
+from e2e.tables.watching import Watch
 from tandem_operator.loop.refs import Outcome
 
 PAGE, COMMAND = "docs/reference/faults.md", "python -m e2e.tables.faults"
@@ -40,9 +41,10 @@ class Healed:
 async def try_fault(fault: Fault) -> Healed:
     """Inject, look, take away, look again."""
     expected = await undisturbed(fault)
-    case = Case(base())
-    await settled(case)
+    case, watch = await begun(fault)
     fault.before(case)
+    if watch and fault.way:
+        watch.way = fault.way
     fault.inject(case)
     outcome = await case.one_pass() if fault.sees else None
     said = words_of(case)
@@ -60,11 +62,21 @@ async def try_fault(fault: Fault) -> Healed:
 
 async def undisturbed(fault: Fault) -> Effects:
     """The end without the fault."""
-    case = Case(base())
-    await settled(case)
+    case, _ = await begun(fault)
     fault.before(case)
     fault.instead(case)
     return effects(case, await settle_twice(case))
+
+
+async def begun(fault: Fault) -> tuple[Case, Watch | None]:
+    """A resource that runs, with what is past carried out; it is watched where the fault is one of events."""
+    case = Case(base())
+    await settled(case)
+    watch = Watch(case) if fault.way else None
+    if fault.past is not nothing:
+        fault.past(case)
+        await settled(case)
+    return case, watch
 
 
 async def settle_twice(case: Case) -> Outcome:

@@ -53,7 +53,9 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "spec.pools[].hardware.accelerator": ("a100-sxm-80gb", "l40s"),
     "spec.pools[].hardware.resourceName": ("example.com/gpu", "example.com/npu"),
     "spec.pools[].hardware.nodeSelector": ({"gpu": "a"}, {"gpu": "b"}),
-    "spec.pools[].parallelism.expert": (2, 4),
+    "spec.pools[].parallelism.pipeline": (2, 3),
+    "spec.pools[].parallelism.expert": (2, 4, 3),
+    "spec.pools[].parallelism.data": (2, 3),
     "spec.pools[].replicas.min": (2, 3),
     "spec.pools[].replicas.max": (5, 6),
     "spec.pools[].replicas.initial": (2, 3),
@@ -127,10 +129,33 @@ def third_pool(body: Object) -> None:
     body["spec"]["pools"].append({**first, "name": "more"})
 
 
+def other_engine(body: Object) -> None:
+    """An engine of another maker, with what it needs."""
+    image_for_any_engine(body)
+    put(body, "spec.engine.name", "vllm")
+
+
+def image_for_any_engine(body: Object) -> None:
+    """An image and a backend that every engine takes, so that its name alone decides."""
+    put(body, "spec.engine.image", "example.com/engine:1")
+    put(body, "spec.transfer.backend", "nixl")
+
+
+def experts(ranks: int) -> Callable[[Object], None]:
+    """An engine that spreads experts, over this many ranks."""
+
+    def beside(body: Object) -> None:
+        other_engine(body)
+        put(body, "spec.pools[].parallelism.tensor", ranks)
+
+    return beside
+
+
 # What a value needs beside it, by field and value.
 WITH: Mapping[tuple[str, Any], Callable[[Object], None]] = {
     ("spec.mode", "Colocated"): colocated,
     ("spec.mode", "Auto"): both_ways,
+    ("spec.pools[].parallelism.expert", 4): experts(4),
     **{
         ("spec.transfer.rdma.mode", mode): lambda body: _put(
             body, "spec.transfer.rdma.resource", "rdma/hca_shared_devices_a"
@@ -154,6 +179,8 @@ def sleeping(body: Object) -> None:
     put(body, "spec.scaleToZero.afterSeconds", 300)
 
 
+# What the cluster's operator has to allow, for a field that it refuses otherwise.
+ALLOWED: Mapping[str, str] = {"spec.model.cache.hostPath": "HostPath"}
 BESIDE: Mapping[str, Callable[[Object], None]] = {
     "spec.scaleToZero.holdSeconds": sleeping,
     "spec.pools[].role": third_pool,
@@ -161,6 +188,10 @@ BESIDE: Mapping[str, Callable[[Object], None]] = {
     "spec.model.authSecretRef.name": hub,
     "spec.model.cache.persistentVolumeClaim": hub,
     "spec.model.cache.hostPath": hub,
+    "spec.engine.name": image_for_any_engine,
+    "spec.pools[].parallelism.pipeline": other_engine,
+    "spec.pools[].parallelism.expert": experts(2),
+    "spec.pools[].parallelism.data": other_engine,
     **{
         f"spec.transfer.rdma.{name}": shared_device for name in ("resource", "count", "devices", "gidIndex", "networks")
     },

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from e2e.tables.field_values import AS_UNSET, BESIDE, WITH, values_of
+from e2e.tables.field_values import ALLOWED, AS_UNSET, BESIDE, WITH, values_of
 from e2e.tables.memory import Case, Object, copied
 from e2e.tables.page import cell, main, table
 from e2e.tables.paths import drop, flat, leaves, put, required
@@ -22,6 +22,7 @@ from tandem_operator.loop.judgements import LIVE
 from tandem_operator.loop.main import subjects
 from tandem_operator.loop.observe import observe, parse
 from tandem_operator.loop.refs import Outcome, Stalled
+from tandem_operator.loop.settings import Settings
 
 Effects = dict[str, Any]
 SPEC = resource_schema()["properties"]["spec"]
@@ -94,6 +95,10 @@ class Row:
     steps: tuple[Step, ...]
     unset: str  # 'back', 'required', 'stays', or the words of a refusal
 
+    def taken(self) -> list[Any]:
+        """Values that were not refused."""
+        return [step.value for step in self.steps if not step.refused]
+
     def silent(self) -> list[Any]:
         """Values that were taken and changed nothing that is known of: ignored, that is."""
         return [
@@ -140,29 +145,37 @@ def changes(before: Effects, after: Effects) -> tuple[str, ...]:
 async def try_field(path: str) -> Row:
     """Set, change, unset; each time beside a resource that was always so."""
     body = start_of(path)
-    case = Case(body)
+    case = case_of(path, body)
     first, words = await settled(case)
     if words:
         raise ValueError(f"{path}: the table's own beginning is refused: {words}")
     steps, before, start = [], first, value_at(body, path)
     for value in values_of(path, FIELDS[path], start):
-        step, before = await try_value(case, with_value(body, path, value), before, value)
+        step, before = await try_value(case, path, with_value(body, path, value), before, value)
         if value != start or step.changed:  # back to the start says nothing where all else was refused
             steps.append(step)
     if required(SPEC, path):
         return Row(path, tuple(steps), "required")
     case.edit(drop(put(copied(body), path, None), path)["spec"])
     last, words = await settled(case)
-    return Row(path, tuple(steps), words or ("stays" if changes(first, last) else "back"))
+    if words:  # what held the field must not be empty: it goes as well
+        case.edit(copied(body)["spec"])
+        last, _ = await settled(case)
+    return Row(path, tuple(steps), "stays" if changes(first, last) else words or "back")
 
 
-async def try_value(case: Case, wanted: Object, before: Effects, value: Any) -> tuple[Step, Effects]:
+def case_of(path: str, body: Object) -> Case:
+    """A resource, and an operator that allows what the field needs."""
+    return Case(body, Settings(template_allow=ALLOWED.get(path, "")))
+
+
+async def try_value(case: Case, path: str, wanted: Object, before: Effects, value: Any) -> tuple[Step, Effects]:
     """Apply one value to the running resource; gives the state after it."""
     case.edit(wanted["spec"])
     after, words = await settled(case)
     if words:
         return Step(value, refused=words), before
-    began_so, _ = await settled(Case(wanted))
+    began_so, _ = await settled(case_of(path, wanted))
     return Step(value, changes(before, after), converged=not changes(after, began_so)), after
 
 
@@ -220,7 +233,8 @@ def said(row: Row, step: Step) -> str:
         return "as when unset"
     places = list(dict.fromkeys(place(at) for at in step.changed))
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return ", ".join(f"`{at}`" for at in places[:SHOWN]) + more or ELSEWHERE[row.path]
+    first = f"where the operator allows {ALLOWED[row.path]}: " if row.path in ALLOWED else ""
+    return first + (", ".join(f"`{at}`" for at in places[:SHOWN]) + more or ELSEWHERE[row.path])
 
 
 def place(at: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +51,7 @@ def merged(old: Any, new: Any) -> Any:
 class Memory(Kube):
     """Objects by (plural, namespace, name).
 
-    `heard` is told of each request; then `gate` is asked, may raise; so may `after` a write.
+    `heard` is told of each request; then `gate` is asked, may raise; so may `after` a write. `watch` sees each change.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class Memory(Kube):
         self.heard: Callable[[str, str, dict[str, str], Object | None, str], None] = lambda *_: None
         self.gate: Callable[[str, str], None] = lambda _verb, _path: None
         self.after: Callable[[int], None] = lambda _count: None
+        self.watch: Callable[[str, str, Object], None] = lambda _what, _plural, _item: None
         self._versions = itertools.count(1)
         self._names = itertools.count(1)
 
@@ -112,7 +113,7 @@ class Memory(Kube):
         about = body.get("preconditions") if verb == "DELETE" else body.get("metadata")
         self._hold_to(old, about or {})
         if verb == "DELETE":
-            return self.items.pop(key)
+            return self.remove(key)
         if sub is not None:
             if old is None:
                 raise refusal(404, "NotFound")
@@ -155,6 +156,14 @@ class Memory(Kube):
         before = old["metadata"]["generation"] if old else 0
         metadata["generation"] = before if same else before + 1
         self.items[key] = item
+        self.watch("MODIFIED" if old else "ADDED", plural, item)
+        return item
+
+    def remove(self, key: Key) -> Object:
+        """An object goes; its end has a version of its own."""
+        item = self.items.pop(key)
+        ended = {**item["metadata"], "resourceVersion": str(next(self._versions))}
+        self.watch("DELETED", key[0], {**item, "metadata": ended})
         return item
 
     def of(self, plural: str) -> list[Object]:
@@ -171,7 +180,7 @@ class Memory(Kube):
                 done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
                 self.store("jobs", {**job, "status": done})
         for key in [key for key in self.items if key[0] == PODS and key not in kept]:
-            del self.items[key]
+            self.remove(key)
 
     def _pods_of(self, deployment: Object) -> set[Key]:
         metadata, spec = deployment["metadata"], deployment["spec"]
@@ -221,6 +230,7 @@ class Case:
         self.plural = KINDS[RESOURCE].plural
         self.kube.store(self.plural, body)
         self.world: World = world_of(self.settings, self.kube)
+        self.learn: Callable[[], Awaitable[None]] = self.list_all  # what a pass begins with
 
     async def restart(self) -> None:
         """The operator's process is another one: all that it knows is what the API server has."""
@@ -239,10 +249,14 @@ class Case:
         """Another generation of the same spec."""
         self.kube.store(self.plural, self.body())["metadata"]["generation"] += 1
 
-    async def one_pass(self) -> Outcome:
-        """What the watches would show, then a pass; a list that is refused is tried again with the next one."""
+    async def list_all(self) -> None:
+        """What the watches would show; a list that is refused is tried again with the next pass."""
         with suppress(ApiError):
             await fill_cache(self.world)
+
+    async def one_pass(self) -> Outcome:
+        """A pass over what there is by now."""
+        await self.learn()
         return await reconcile(self.world, self.ref)
 
     async def converge(self, passes: int = 12) -> Outcome:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from e2e.harness.kube import REPO
-from e2e.tables.fault_cases import FAULTS
+from e2e.tables.fault_cases import FAULTS, nothing
 from e2e.tables.faults import PAGE, Healed, page, try_fault
 from e2e.tables.fields import base, changes, settled
 from e2e.tables.kills import STORIES, ends_of
 from e2e.tables.memory import Case
 from e2e.tables.page import is_current
+from e2e.tables.watching import and_what_was_before, twice_and_backwards, without_deletions
+from tandem_operator.loop.cache import Cache
 from tandem_operator.loop.main import world_of
 
 healed: dict[str, Healed] = {}
@@ -22,6 +26,19 @@ async def test_a_fault_ends_as_if_it_had_not_been(fault) -> None:
     found = healed[fault.name] = await try_fault(fault)
     assert found.differs == ()
     assert found.idle_writes == 0
+
+
+@pytest.mark.parametrize("way", [and_what_was_before, twice_and_backwards], ids=lambda way: way.__name__)
+async def test_an_operator_that_believed_old_events_would_not_come_to_this_end(way, monkeypatch) -> None:
+    (fault,) = [fault for fault in FAULTS if fault.way is way]
+    monkeypatch.setattr(Cache, "is_news", lambda _self, _kind, _item: True)
+    with pytest.raises(AssertionError, match="still writing"):
+        await try_fault(fault)
+
+
+async def test_without_a_list_what_no_event_told_would_stay() -> None:
+    (fault,) = [fault for fault in FAULTS if fault.way is without_deletions]
+    assert "deployments chat-decode spec.replicas" in (await try_fault(replace(fault, heal=nothing))).differs
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)

@@ -11,14 +11,17 @@ ConfigMap.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from tandem_operator.api.node_labels import NODE_LABELS, NodeLabels
 
+log = logging.getLogger(__name__)
+MAX_WORDS: Final = 200
 GIB: Final = 2**30
 GIGABIT: Final = 10**9 / 8  # bytes/s
 GPU: Final = "nvidia.com/gpu"
@@ -171,9 +174,14 @@ def from_data(data: Mapping[str, str]) -> dict[str, Accelerator]:
 
 def _entry(name: str, text: str) -> Accelerator:
     try:
-        return _ADAPTER.validate_python({**json.loads(text), "name": name})
-    except (ValidationError, ValueError, TypeError) as error:
+        said = json.loads(text)
+        found = _ADAPTER.validate_python({**said, "name": name})
+    except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise BadCatalogueError(f"catalogue entry {name!r}: {error}") from error
+    if unknown := sorted(set(said) - {field.name for field in fields(Accelerator)}):
+        # No refusal: a newer operator's entries must not take an older one's accelerators away.
+        log.warning("catalogue entry %r: unknown fields are not used: %s", name, ", ".join(unknown)[:MAX_WORDS])
+    return found
 
 
 _ADAPTER: Final = TypeAdapter(Accelerator)

@@ -22,9 +22,9 @@ def load(folder: str) -> Mapping[str, Accelerator]:
     """All entries of the folder (a key of the ConfigMap is a file). Raises BadCatalogueError, naming the entry."""
     # A mounted ConfigMap keeps its own bookkeeping in names that begin with two dots.
     files = sorted(path for path in Path(folder).glob("*") if path.is_file()) if folder else []
-    data = {
-        path.name: path.read_text(encoding="utf-8")[:MAX_BYTES] for path in files[:MAX_ENTRIES] if path.name[0] != "."
-    }
+    entries = [path for path in files[:MAX_ENTRIES] if path.name[0] != "."]
+    # What is no UTF-8 is no JSON either, and its entry is named as any other that cannot be read.
+    data = {path.name: path.read_bytes()[:MAX_BYTES].decode(errors="replace") for path in entries}
     return {**CATALOGUE, **from_data(data)}
 
 

@@ -300,9 +300,11 @@ def edit(api):
     return change
 
 
-async def fresh_world(api):
+async def fresh_world(api, settings=None):
     """An operator that has just started: it knows what the API server has, and nothing else."""
-    world = World(Settings(), api, Cache(), Fleet(Silent(), 60), Queue(lambda: 0.0), Recorder(""), Metrics())
+    world = World(
+        settings or Settings(), api, Cache(), Fleet(Silent(), 60), Queue(lambda: 0.0), Recorder(""), Metrics()
+    )
     await fill_cache(world)
     return world
 
@@ -310,7 +312,7 @@ async def fresh_world(api):
 @pytest.fixture
 def start(api):
     """Start an operator anew."""
-    return lambda: fresh_world(api)
+    return lambda settings=None: fresh_world(api, settings)
 
 
 @pytest.fixture
