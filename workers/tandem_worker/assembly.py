@@ -32,11 +32,13 @@ from tandem_worker.transfer.node import Node
 from tandem_worker.transfer.ticket import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tandem_worker.settings import Settings
 
 LOG = logging.getLogger(__name__)
+LOOK_EVERY_S = 0.05
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -59,6 +61,14 @@ class Assembled:
     kv_port: int
     ranks: Ranks
 
+    async def lost(self) -> str:
+        """Until a part without which nobody is served has ended by itself; what to say of it."""
+        return await until(lambda: self.ranks.lost or self.engine.thread.lost)
+
+    async def stuck(self) -> str:
+        """Until too many pages wait for what only this process's end ends; what to say of it."""
+        return await until(lambda: self.node.stuck)
+
     async def stop(self) -> None:
         """End the connections, then the engine."""
         await self.node.stop()
@@ -67,6 +77,14 @@ class Assembled:
         except EngineError as error:
             LOG.warning("%s", error)
         await asyncio.to_thread(self.ranks.end)
+
+
+async def until(look: Callable[[], str]) -> str:
+    """What it says, once it says something."""
+    while True:
+        if said := look():
+            return said
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def load(settings: Settings) -> LoadedParts:

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import uvloop
 from aiohttp import web
@@ -33,7 +33,7 @@ LOG = logging.getLogger("tandem_worker")
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 CANNOT_START: Final = 2
 CANNOT_SERVE: Final = 3  # not the settings' fault: start again
-RANK_LOST_S: Final = 5.0
+LOST_S: Final = 5.0
 DRAIN_S: Final = 25.0  # below the pod's 30 s of grace
 DRAIN_AT_LEAST_S: Final = 1.0  # until routers have seen that this worker is not ready
 LOOK_EVERY_S: Final = 0.05
@@ -41,7 +41,7 @@ FIRST_TOKEN_SLACK_S: Final = 60.0
 
 
 def main() -> None:
-    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings, 3 a rank is gone."""
+    """Run until a signal. Exit codes: 0 stopped, 2 cannot serve this model or these settings, 3 it cannot go on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
@@ -116,24 +116,34 @@ class Worker:
             return give_up(str(error), error.exit_code)
         self._metrics.loaded(time.monotonic() - begun)
         LOG.info("%s is ready", self._settings.served_name)
-        lost = asyncio.create_task(assembled.ranks.lost())
-        await asyncio.wait({stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
+        return await self._until_the_end(assembled, stopped)
+
+    async def _until_the_end(self, assembled: Assembled, stopped: asyncio.Task[Literal[True]]) -> int:
+        lost, stuck = asyncio.create_task(assembled.lost()), asyncio.create_task(assembled.stuck())
+        await asyncio.wait({stopped, lost, stuck}, return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
-            return await self._give_up_replica(assembled, lost.result())
+            return await self._give_up_serving(assembled, lost.result())
+        reason = stuck.result() if stuck.done() else ""
+        if reason:
+            LOG.error("the worker drains and ends: %s", reason)
         lost.cancel()
+        stuck.cancel()
         await self._drain()
+        if reason:
+            return await self._give_up_serving(assembled, reason)
         await assembled.stop()
         return 0
 
-    async def _give_up_replica(self, assembled: Assembled, reason: str) -> int:
-        """Without one rank there is no model: whoever is served is told, and the process ends, at once."""
+    async def _give_up_serving(self, assembled: Assembled, reason: str) -> int:
+        """Without a rank, the engine or room for pages: whoever is served is told, and the process ends at once."""
         self._service.phase = Phase.DRAINING
         try:
-            async with asyncio.timeout(RANK_LOST_S):
+            async with asyncio.timeout(LOST_S):
                 await assembled.stop()
-        except TimeoutError:
+        except Exception:  # the engine's thread waits for a lost rank; or what has ended it ends this too
+            LOG.exception("the worker ends without an orderly stop")
             give_up(reason)
-            os._exit(CANNOT_SERVE)  # the engine's thread waits for a rank that is no more
+            os._exit(CANNOT_SERVE)
         give_up(reason)
         return CANNOT_SERVE
 

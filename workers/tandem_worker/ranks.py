@@ -5,7 +5,6 @@ A rank reads its orders' first line from stdin, as JSON; when stdin closes, the 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -23,7 +22,6 @@ from tandem_worker.engine.parallel import follow, join
 from tandem_worker.engine.ranked import pages_of_rank
 
 LOG = logging.getLogger("tandem_worker.ranks")
-LOOK_EVERY_S: Final = 0.05
 END_S: Final = 5.0
 FAILED: Final = 1
 
@@ -34,13 +32,13 @@ class Ranks:
 
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    async def lost(self) -> str:
-        """Until one has ended, which none does while the worker lives; what to say of it."""
-        while True:
-            for number, process in enumerate(self.processes, 1):
-                if (code := process.poll()) is not None:
-                    return f"rank {number} of {len(self.processes) + 1} has ended with code {code}"
-            await asyncio.sleep(LOOK_EVERY_S)
+    @property
+    def lost(self) -> str:
+        """What to say of one that has ended, which none does while the worker lives; "": none has."""
+        for number, process in enumerate(self.processes, 1):
+            if (code := process.poll()) is not None:
+                return f"rank {number} of {len(self.processes) + 1} has ended with code {code}"
+        return ""
 
     def end(self, *, told: bool = True) -> None:
         """They end by themselves when `told` to stop, else when stdin closes; those that do not are killed."""

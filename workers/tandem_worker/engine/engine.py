@@ -37,6 +37,7 @@ from tandem_worker.engine.sampler import NO_TOKEN
 from tandem_worker.engine.scheduler import Bounds
 from tandem_worker.engine.sequence import SequenceState, fresh, handed_over
 from tandem_worker.engine.stats import look, retry_after_s
+from tandem_worker.engine.thread import EngineThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ class Engine:
         self._cancelled: set[SequenceState] = set()
         self._age = 0
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.thread = EngineThread(self._run)
 
     @property
     def pages(self) -> int:
@@ -97,16 +98,16 @@ class Engine:
 
     def start(self) -> None:
         """Begin to compute."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the thread; whoever is still served is told "error: …". Raises EngineError if a step does not end."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_WAIT_S)
-        if self._thread.is_alive():
+        if self.thread.ident is not None:
+            self.thread.join(STOP_WAIT_S)
+        if self.thread.is_alive():
             raise EngineError(f"the engine's step did not end within {STOP_WAIT_S:.0f} s; end the process")
         self._fail(self._queues.everyone(), "the worker is stopping")
         self._guarded([], self._runner.stop)
@@ -299,7 +300,6 @@ class Engine:
             self._lock.notify_all()
 
     # Everything below runs on the engine's thread (`stop` calls `_fail` once that has ended).
-
     def _run(self) -> None:
         with torch.inference_mode():
             while True:

@@ -98,5 +98,5 @@ class Lending:
 
     def _take_back(self, pages: Sequence[int]) -> None:
         with self._lock:
-            self._pool.take_back(pages)
+            self._store.clear(self._pool.take_back(pages))
             self._lock.notify_all()  # a prompt may wait for room

@@ -62,6 +62,7 @@ class PagePool:
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without an owner, least recently used first
         self._quarantine: dict[str, tuple[int, ...]] = {}
         self._lent: Counter[int] = Counter()
+        self._unsound: set[int] = set()  # of those that are lent: what nobody may find or have as it is
 
     @property
     def free_pages(self) -> int:
@@ -121,15 +122,20 @@ class PagePool:
                 raise AssertionError(f"page {page} is nobody's, and cannot be lent")
             self._lent[page] += 1
 
-    def take_back(self, pages: Iterable[int]) -> None:
-        """End one loan of each page."""
+    def take_back(self, pages: Iterable[int]) -> list[int]:
+        """End one loan of each page. Those that were forgotten meanwhile and are read no more, to be cleared."""
+        unsound: list[int] = []
         for page in reversed(tuple(pages)):
             if not self._lent[page]:
                 raise AssertionError(f"page {page} was not lent")
             self._lent[page] -= 1
             if not self._lent[page]:
                 del self._lent[page]
+                if page in self._unsound:
+                    unsound.append(page)
             self._settle(page)
+        self._unsound.difference_update(unsound)
+        return unsound
 
     def _settle(self, page: int) -> None:
         """Cached or free, if nobody holds or reads it any more."""
@@ -153,12 +159,17 @@ class PagePool:
         return fresh
 
     def forget(self, pages: Iterable[int]) -> list[int]:
-        """Make held pages of one owner unfindable: their contents are not sound. Those pages."""
+        """Make held pages of one owner, who releases them now, unfindable: their contents are not sound.
+
+        Those that may be cleared. One that is lent may not, for its reader was promised what it holds: `take_back` says
+        when.
+        """
         own = [page for page in pages if self._owners[page] == 1]
         for page in own:
             if (digest := self._digest_of.pop(page, None)) is not None:
                 self._unfind(digest)
-        return own
+        self._unsound.update(page for page in own if page in self._lent)
+        return [page for page in own if page not in self._lent]
 
     def quarantine(self, key: str, pages: Iterable[int]) -> None:
         """Keep these pages (held once, by the caller) away from everybody until `unquarantine`."""

@@ -92,7 +92,7 @@ class Queues:
         self._give_back(sequence)
 
     def discard(self, sequence: SequenceState) -> list[int]:
-        """It has failed: nobody may find its pages any more. Those that nobody else holds, to be cleared."""
+        """It has failed: nobody may find its pages any more. Those that nobody else holds or reads, to be cleared."""
         self._leave(sequence)
         own = self._pool.forget(sequence.pages)
         self._pool.release(sequence.pages)

@@ -121,6 +121,11 @@ class DecodeSide:
         """Tickets in these states."""
         return sum(pull.ticket.state in states for pull in self._by_request.values())
 
+    @property
+    def cut_pages(self) -> int:
+        """Pages whose writer was cut off, and into which something may still come."""
+        return sum(one.ticket.own_pages for one in self._by_request.values() if one.ticket.state is State.CUT)
+
     def sweep(self) -> None:
         """What time alone brings about; called every few dozen milliseconds."""
         now = self._clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ import numpy as np
 from tandem_worker.transfer.base import LaneError
 from tandem_worker.transfer.wire import Span, WireError
 
+LOG = logging.getLogger(__name__)
+NO_MEMORY: Final = "there is no memory to read pages with"
 ADDRESSES: Final = 2**63  # more than any machine has; a library's own sums do not overflow below it
 BATCH_BYTES: Final = 8 * 2**20  # fetched together, then no more: a long frame goes alone, the next to another thread
 Move = tuple[int, int, int]  # from where in the peer's lent memory, to which address here, how many bytes
@@ -164,6 +167,7 @@ Job = tuple[list[Move], "asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 class Fetchers:
     """Threads of one connection that carry out fetches. `read` brings moves about, blocks, and says what went wrong.
 
+    What it says is over, whatever went wrong; where it raises, bytes may still come in.
     What waits is carried out together: a library's read costs as much for one frame as for several.
     """
 
@@ -201,9 +205,23 @@ class Fetchers:
 def work(jobs: queue.SimpleQueue[Job | None], read: Callable[[list[Move]], str]) -> None:
     """One thread: what waits, again and again, until the connection is over."""
     while batch := next_batch(jobs):
-        wrong = read(joined([move for moves, _, _ in batch for move in moves]))
-        with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
-            batch[0][1].call_soon_threadsafe(settle, [done for _, _, done in batch], wrong)
+        wrong = carried_out(batch, read)
+        if wrong is not None:
+            with contextlib.suppress(RuntimeError):  # the worker has stopped meanwhile: nobody waits
+                batch[0][1].call_soon_threadsafe(settle, [done for _, _, done in batch], wrong)
+
+
+def carried_out(batch: Sequence[Job], read: Callable[[list[Move]], str]) -> str | None:
+    """What went wrong, "": nothing. None: nobody knows, so these are never over, and their pages are nobody's."""
+    try:
+        moves = joined([move for moves, _, _ in batch for move in moves])
+    except MemoryError:
+        return NO_MEMORY
+    try:
+        return read(moves)
+    except Exception:
+        LOG.exception("%d reads of pages whose end is not known: their pages are nobody's from now on", len(batch))
+        return None
 
 
 def next_batch(jobs: queue.SimpleQueue[Job | None]) -> list[Job]:

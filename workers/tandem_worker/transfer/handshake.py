@@ -89,8 +89,9 @@ class Step:
 
 
 def differences(ours: Hello, theirs: Hello) -> dict[str, tuple[str, str]]:
-    """Fields that must be equal and are not: name → (our value, their value)."""
-    pairs = {name: (str(getattr(ours, name)), str(getattr(theirs, name))) for name in MUST_EQUAL}
+    """Fields that must be equal and are not: name → (our value, their value). In another version they mean nothing."""
+    names = MUST_EQUAL if ours.version == theirs.version else ("version",)
+    pairs = {name: (str(getattr(ours, name)), str(getattr(theirs, name))) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 

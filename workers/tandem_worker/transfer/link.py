@@ -21,7 +21,6 @@ from tandem_worker.transfer.rate import Rate
 from tandem_worker.transfer.reshard import shares_of
 from tandem_worker.transfer.sockets import keep_alive
 from tandem_worker.transfer.wire import (
-    MAX_HEADER,
     AnyMessage,
     Borrowed,
     Chunk,
@@ -35,6 +34,7 @@ from tandem_worker.transfer.wire import (
     Probed,
     Taken,
     WireError,
+    decode_strangers,
     encode,
     frame_head,
 )
@@ -69,7 +69,7 @@ class Link(asyncio.BufferedProtocol):
         self._owner = owner
         self._handshake: Handshake | None = Handshake(side, terms.identity, terms.key, joins.nonce if joins else b"")
         self.nonce: bytes = self._handshake.nonce  # of the opener, once that is known: what names this connection
-        self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES, self._place)
+        self._reader = FrameReader(self._admit, self._on_frame, HELLO_BYTES, self._place, decode_strangers)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._peer: Hello | None = None
@@ -360,7 +360,7 @@ class Link(asyncio.BufferedProtocol):
     def _start(self, peer: Hello) -> None:
         self._handshake = None
         self._peer = peer
-        self._reader.max_header = MAX_HEADER
+        self._reader.trust()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(signs.PING_EVERY_S, self._tick)

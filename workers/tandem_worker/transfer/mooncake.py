@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 import mmap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, cut, start_of
+from tandem_worker.transfer.ends import NO_MEMORY, Move, ReaderEnd, WriterEnd, address_of, cut, start_of
 from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend
@@ -60,13 +61,20 @@ class Reader(ReaderEnd):
         self._start = start
 
     def _read(self, moves: list[Move]) -> str:
+        try:
+            calls = list(self._calls(moves))  # before the first read, so that none has begun where memory is short
+        except MemoryError:
+            return NO_MEMORY
+        for here, there, sizes in calls:
+            if failed := self._engine.batch_transfer_sync_read(self._peer, here, there, sizes):
+                return f"a read of pages failed: the transfer engine says {failed}"
+        return ""
+
+    def _calls(self, moves: list[Move]) -> Iterator[tuple[list[int], list[int], list[int]]]:
         pieces = list(cut(moves, PIECE_BYTES))
         for first in range(0, len(pieces), PIECES_AT_ONCE):
             there, here, sizes = zip(*pieces[first : first + PIECES_AT_ONCE], strict=True)
-            places = [self._start + at for at in there]
-            if failed := self._engine.batch_transfer_sync_read(self._peer, list(here), places, list(sizes)):
-                return f"a read of pages failed: the transfer engine says {failed}"
-        return ""
+            yield list(here), [self._start + at for at in there], list(sizes)
 
 
 class Mooncake:

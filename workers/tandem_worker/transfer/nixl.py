@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, start_of
+from tandem_worker.transfer.ends import NO_MEMORY, Move, ReaderEnd, WriterEnd, address_of, start_of
 from tandem_worker.transfer.interface import interface_of
 from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend
@@ -123,19 +123,24 @@ class Agent:
 
         There is no deadline: until the library says that it is over it may still come in, and its pages are nobody's.
         """
-        here = [(target, size, 0) for _, target, size in moves]
-        there = [(start + at, size, 0) for at, _, size in moves]
-        raw = self.raw
         try:
-            handle = raw.initialize_xfer("READ", raw.get_xfer_descs(here, RAM), raw.get_xfer_descs(there, RAM), peer)
+            handle = self._set_up(peer, start, moves)
         except self.errors as error:
             return f"pages cannot be read: {error}"
-        state = self._state(raw.transfer, handle)
+        except MemoryError:  # nothing has begun
+            return NO_MEMORY
+        state = self._state(self.raw.transfer, handle)
         while state == "PROC" or not self._released(handle):
             time.sleep(LOOK_S)
             if state == "PROC":
-                state = self._state(raw.check_xfer_state, handle)
+                state = self._state(self.raw.check_xfer_state, handle)
         return "" if state == "DONE" else f"a read of pages failed: {state}"
+
+    def _set_up(self, peer: str, start: int, moves: list[Move]) -> Any:
+        here = [(target, size, 0) for _, target, size in moves]
+        there = [(start + at, size, 0) for at, _, size in moves]
+        descs = self.raw.get_xfer_descs
+        return self.raw.initialize_xfer("READ", descs(here, RAM), descs(there, RAM), peer)
 
     def _state(self, ask: Callable[[Any], Any], handle: Any) -> str:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tandem_worker.transfer.decode_side import DecodeSide
 from tandem_worker.transfer.peers import Listening, Peers
 from tandem_worker.transfer.prefill_side import PrefillSide
+from tandem_worker.transfer.stuck import Stuck
 from tandem_worker.transfer.terms import Terms
 from tandem_worker.transfer.ticket import QUARANTINE_SHARE
 
@@ -51,8 +52,10 @@ class Node:
             clock=clock,
             meter=meter,
             prefill_timeout_s=prefill_timeout_s,
-            quarantine_pages=int(engine.pages * QUARANTINE_SHARE),
+            quarantine_pages=(most := int(engine.pages * QUARANTINE_SHARE)),
         )
+        self.stuck = ""  # why this process should end; whoever owns it looks
+        self._stuck, self._clock = Stuck(most), clock
         self.prefill = PrefillSide(engine, transfer, identity.page_tokens, post=post, clock=clock, meter=meter)
         self.peers = Peers(terms, self.decode, local_host)
         self._listening = Listening(terms, self.prefill)
@@ -83,3 +86,4 @@ class Node:
             await asyncio.sleep(SWEEP_S)
             self.decode.sweep()
             self.prefill.sweep()
+            self.stuck = self._stuck.look(self.decode.cut_pages, self._clock())

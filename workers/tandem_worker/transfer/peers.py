@@ -86,12 +86,15 @@ class Peers:
         try:
             for _ in range(self._terms.connections):
                 await self._connect(address, opened)
-        except RefusedError as error:
+        except RefusedError as error:  # the last one closes once it has said so; the others are nobody's
+            give_up(opened[:-1])
             raise PeerError(f"{where} and this worker must not exchange pages: {error}") from error
-        except (OSError, TimeoutError) as error:
-            for link in opened:
-                link.abort("no handshake")
-            raise PeerError(f"no connection to {where}: {error or 'timed out'}") from error
+        except OSError as error:  # a timeout too
+            give_up(opened)
+            raise PeerError(f"no connection to {where}: {str(error) or 'timed out'}") from error
+        except asyncio.CancelledError:
+            give_up(opened)
+            raise
         self._links[address] = opened[0]
         return opened[0]
 
@@ -105,6 +108,12 @@ class Peers:
         opened.append(link)
         async with asyncio.timeout(HANDSHAKE_S):
             await link.ready
+
+
+def give_up(links: Collection[Link]) -> None:
+    """Without all of its connections a peer is none."""
+    for link in links:
+        link.abort("no handshake")
 
 
 class Listening:

@@ -13,6 +13,7 @@ from tandem_worker.engine.request import EngineError, PromptTooLongError, QueueF
 from tandem_worker.transfer.push import (
     ANSWER_S,
     ASK_TRIES,
+    ASKING_AT_MOST,
     BACKLOG_BYTES,
     HEARD,
     IN_FLIGHT,
@@ -169,6 +170,7 @@ class PrefillSide:
         push.admitted_at = self._clock()
         self._meter.expected((push.pages - message.first_page) * self._transfer.page_bytes, channel.bandwidth)
         self._apply(push, Event.TICKET, first_page=message.first_page)
+        self._ask_more(channel)
 
     def _denied(self, channel: Channel, message: NoTicket) -> None:
         push = self._by_request.get((id(channel), message.request))
@@ -181,6 +183,7 @@ class PrefillSide:
         else:
             push.due_at = self._clock() + message.retry_ms / 1000
             self._apply(push, Event.NO_TICKET)
+        self._ask_more(channel)
 
     def _cancelled(self, channel: Channel, message: Cancel) -> None:
         push = self._by_request.get((id(channel), message.request))
@@ -248,10 +251,18 @@ class PrefillSide:
             push.due_at = self._clock() + ANSWER_S
             self._apply(push, Event.ASK)
 
+    def _ask_more(self, channel: Channel) -> None:
+        """It has answered: the next question need not wait for the sweep."""
+        for push in [one for one in self._pushes.values() if one.channel is channel]:
+            if not self._has_room(channel):
+                return
+            self._ask_if_due(push)
+
     def _has_room(self, channel: Channel) -> bool:
-        """May one more transfer to this decode worker begin? A slow one holds up its own alone."""
-        under_way = sum(one.channel is channel and one.state in IN_FLIGHT for one in self._pushes.values())
-        return under_way < IN_FLIGHT_AT_MOST and channel.backlog <= BACKLOG_BYTES
+        """May one more transfer to this decode worker begin? A slow one, or a silent one, holds up its own alone."""
+        states = [one.state for one in self._pushes.values() if one.channel is channel and one.state in IN_FLIGHT]
+        few = len(states) < IN_FLIGHT_AT_MOST and states.count(State.ASKING) < ASKING_AT_MOST
+        return few and channel.backlog <= BACKLOG_BYTES
 
     def _allows(self, push: Push, event: Event) -> bool:
         """Does the table know it? If not it is refused: counted, and nothing else."""

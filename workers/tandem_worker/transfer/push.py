@@ -14,6 +14,9 @@ BACKLOG_BYTES: Final = 128 * 1024 * 1024  # with more waiting for a decode worke
 IN_FLIGHT_AT_MOST: Final = (
     8  # transfers to one decode worker at once: what it keeps waiting is bounded by their prompts
 )
+# Questions to one decode worker that it has not answered: few, for the engine has not many places for all of them
+# (MAX_ASKED in scheduler.py), and one that is frozen answers none. Two: one is under way while the other is answered.
+ASKING_AT_MOST: Final = 2
 ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 
 

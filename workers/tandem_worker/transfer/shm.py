@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from tandem_worker.engine.memory import SEALS, huge
 from tandem_worker.engine.native.library import find_copy
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
-from tandem_worker.transfer.ends import Move, ReaderEnd, WriterEnd, address_of, size_of
+from tandem_worker.transfer.ends import NO_MEMORY, Move, ReaderEnd, WriterEnd, address_of, size_of
 from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend, Span
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 TOKEN_BYTES: Final = 32
 DOOR_S: Final = 2.0
+AGAIN_S: Final = 0.1  # below DOOR_S: whoever knocked meanwhile is still there
 BLOCK: Final = 512  # of `st_blocks`, whatever the file system's is
 SMALL_BYTES: Final = 512 * 1024  # copied by the event loop itself: a thread's waking would take as long
 LARGE_BYTES: Final = 1024 * 1024  # copied past the caches, which have no room for it
@@ -86,17 +87,21 @@ class Window(ReaderEnd):
         super().__init__(self.name, size, memoryview(bytearray(PROBE_BYTES)), 1, self._copy)
 
     def fetch(self, spans: Sequence[Span], pieces: Sequence[memoryview]) -> asyncio.Future[None] | None:
-        """The only copy, by a thread unless it is small. Raises WireError outside of what was lent."""
+        """The only copy, by a thread unless it is small. Raises WireError outside of what was lent, LaneError."""
         moves = self.moves(spans, pieces)
         if size_of(pieces) > SMALL_BYTES or self.flying:
             return self._fetchers.add(moves)
-        self._copy(moves)
+        if wrong := self._copy(moves):
+            raise LaneError(wrong)
         return None
 
     def _copy(self, moves: list[Move]) -> str:
-        for at, target, size in moves:
-            copy = ctypes.memmove if size < LARGE_BYTES else self._past_caches  # the interpreter is free meanwhile
-            copy(target, self._start + at, size)
+        try:
+            for at, target, size in moves:
+                copy = ctypes.memmove if size < LARGE_BYTES else self._past_caches  # the interpreter is free meanwhile
+                copy(target, self._start + at, size)
+        except MemoryError:  # before a copy or behind it: none is under way
+            return NO_MEMORY
         return ""
 
 
@@ -111,6 +116,7 @@ class Door:
         early = self.path.with_suffix(".new")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, int] = {}
+        self._closed = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(early))
         early.chmod(0o600)
@@ -134,6 +140,7 @@ class Door:
 
     def close(self) -> None:
         """Nobody else gets in."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -142,14 +149,18 @@ class Door:
             self.forget(token)
 
     def _serve(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
-                visitor, _ = self._socket.accept()
-            except OSError:
-                return  # closed
-            with visitor, contextlib.suppress(OSError):
-                visitor.settimeout(DOOR_S)
-                self._answer(visitor)
+                self._let_in()
+            except (OSError, MemoryError) as error:  # closed; or short of descriptors or memory, which passes
+                if not self._closed.wait(AGAIN_S):
+                    LOG.warning("nobody could be let in to the shared memory just now: %s", error or "no memory")
+
+    def _let_in(self) -> None:
+        visitor, _ = self._socket.accept()
+        with visitor, contextlib.suppress(OSError):
+            visitor.settimeout(DOOR_S)
+            self._answer(visitor)
 
     def _answer(self, visitor: socket.socket) -> None:
         token = visitor.recv(TOKEN_BYTES, socket.MSG_WAITALL)

@@ -242,8 +242,18 @@ AnyMessage = (
     | First | Chunk | Commit | Taken | Cancel | Quiet | Failed
 )  # fmt: skip
 
+
+class Opening(msgspec.Struct, frozen=True):
+    """What a hello says in every version, whatever else it says or lacks."""
+
+    m: Text
+    version: Count
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_opening = msgspec.msgpack.Decoder(Opening)
+_UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError)
 
 
 def encode(message: Message) -> bytes:
@@ -255,8 +265,22 @@ def decode(header: bytes | bytearray | memoryview) -> AnyMessage:
     """Header bytes → a typed message. Raises WireError on anything else."""
     try:
         return _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"unreadable header: {error}") from error
+
+
+def decode_strangers(header: bytes | bytearray | memoryview) -> AnyMessage:
+    """As `decode`, but of a hello of another version only that is read: its other words may be missing or others."""
+    try:
+        opening = _opening.decode(header)
+    except _UNREADABLE:
+        return decode(header)
+    if opening.m != "hello" or opening.version == PROTOCOL_VERSION:
+        return decode(header)
+    return Hello(
+        version=opening.version, model="", config_hash="", dtype="", page_tokens=0, layers=0, kv_heads=0, head_dim=0,
+        revision="", layout="", tensor=1, backend="", worker="", incarnation=0, nonce=b"",
+    )  # fmt: skip
 
 
 def frame_head(header: bytes, body_bytes: int = 0) -> bytes:
@@ -273,6 +297,7 @@ class FrameReader:
     `advance` returns; `body` is a view that is only valid during that call, since the buffer is used again.
     `admit(message, body_bytes)` raises WireError where that body must not follow; it is asked before allocation.
     `place(message, body_bytes)` may name memory of that very size: then the bytes go there, and `body` is None.
+    `decode` reads headers until `trust`, which also ends a lower cap on them.
     """
 
     def __init__(
@@ -281,11 +306,13 @@ class FrameReader:
         on_frame: Callable[[AnyMessage, bytes, memoryview | None], None],
         max_header: int = MAX_HEADER,
         place: Callable[[AnyMessage, int], Sequence[memoryview] | None] = lambda message, size: None,  # noqa: ARG005 - nowhere
+        decode: Callable[[bytes], AnyMessage] = decode,
     ) -> None:
         self._admit = admit
         self._on_frame = on_frame
         self._place = place
-        self.max_header = max_header
+        self._max_header = max_header
+        self._decode = decode
         self._store = bytearray(4096)
         self._message: AnyMessage | None = None
         self._header = b""
@@ -295,6 +322,10 @@ class FrameReader:
         self._step: Callable[[memoryview], None] = self._read_head
         self._pieces: deque[memoryview] = deque()  # of a body that has a place, behind the one that is filled now
         self._expect(HEAD.size, self._read_head)
+
+    def trust(self) -> None:
+        """The peer is proven: from now on its headers may be as long as any, and are read as this version's."""
+        self._max_header, self._decode = MAX_HEADER, decode
 
     def buffer(self) -> memoryview:
         """Where the next bytes go: exactly what is missing of the present part."""
@@ -318,13 +349,13 @@ class FrameReader:
 
     def _read_head(self, part: memoryview) -> None:
         header_bytes, self._body_bytes = HEAD.unpack(part)
-        if not 0 < header_bytes <= self.max_header or self._body_bytes > MAX_BODY:
+        if not 0 < header_bytes <= self._max_header or self._body_bytes > MAX_BODY:
             raise WireError(f"frame of {header_bytes} B header and {self._body_bytes} B body is over the cap")
         self._expect(header_bytes, self._read_header)
 
     def _read_header(self, part: memoryview) -> None:
         self._header = bytes(part)
-        self._message = decode(self._header)
+        self._message = self._decode(self._header)
         self._admit(self._message, self._body_bytes)
         if not self._body_bytes:
             self._finish(part[:0])

@@ -103,3 +103,42 @@ def test_a_half_without_a_ticket_holds_nobody_up(engines, expected):
     engine.admit_prefill("half", 0)
     assert half.ended.wait(DEADLINE_S)
     assert half.first.id == expected["greedy"][5][0]
+
+
+class SlowReader(Half):
+    """A prefill sink whose decode worker has not read a page yet."""
+
+    def __init__(self, engine, name):
+        super().__init__(engine, name)
+        self.loans = []
+
+    def on_chunk(self, first_page, pages):
+        self.calls.append("chunk")
+        self.loans.append(pages)
+
+    @property
+    def bytes(self):
+        return b"".join(bytes(piece) for loan in self.loans for piece in loan.pieces)
+
+
+def test_a_failing_request_leaves_alone_what_a_decode_worker_still_reads(engines, monkeypatch):
+    engine = engines()
+    prompt = token_ids("shared", 24, VOCAB)
+    slow, failing = SlowReader(engine, "slow"), Half(engine, "failing")
+    engine.submit_prefill("slow", prompt, GREEDY, 0, slow)
+    assert slow.ended.wait(DEADLINE_S)
+    pages, held = [page for loan in slow.loans for page in loan.pages], slow.bytes
+
+    def fail(_):
+        raise MemoryError("no room for a step")
+
+    monkeypatch.setattr(engine._runner, "prefill", fail)
+    engine.submit_prefill("failing", [*prompt, 5, 6, 7], GREEDY, 6, failing)
+    assert failing.ended.wait(DEADLINE_S)
+    assert "no room for a step" in failing.reason
+    assert engine.match(prompt) == 0
+    assert slow.bytes == held
+    for loan in slow.loans:
+        loan.end()
+    assert not engine._store.tensor[pages].any()
+    assert engine.stats().kv_usage == 0

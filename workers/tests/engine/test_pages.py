@@ -10,6 +10,7 @@ from tandem_worker.engine.request import Shortage
 
 PAGES = 24
 SIZE = 4
+ZEROS = b"zeros"
 
 
 def tokens(family: int, count: int) -> list[int]:
@@ -122,6 +123,30 @@ def test_a_lent_page_can_still_be_found_and_is_not_dropped_for_room():
     assert pool.reserve(8, chain) == Claim(claim.pages, 2)
 
 
+def test_what_is_forgotten_while_it_is_lent_is_unsound_only_when_it_is_back():
+    pool = PagePool(2, SIZE)
+    chain = page_chain([1] * 8, SIZE)
+    claim = pool.reserve(8)
+    pool.remember(chain, claim.pages)
+    pool.lend(claim.pages[:1])
+    assert pool.forget(claim.pages) == [claim.pages[1]]
+    pool.release(claim.pages)
+    assert (pool.match(chain), pool.free_pages) == (0, 1)
+    assert pool.take_back(claim.pages[:1]) == [claim.pages[0]]
+    assert (pool.match(chain), pool.free_pages) == (0, 2)
+
+
+def test_what_others_read_too_is_unsound_after_the_last_of_them():
+    pool = PagePool(1, SIZE)
+    claim = pool.reserve(4)
+    for _ in range(2):
+        pool.lend(claim.pages)
+    assert pool.forget(claim.pages) == []
+    pool.release(claim.pages)
+    assert pool.take_back(claim.pages) == []
+    assert pool.take_back(claim.pages) == list(claim.pages)
+
+
 @pytest.mark.parametrize("call", ["lend", "take_back"])
 def test_what_nobody_holds_is_not_lent_and_what_was_not_lent_does_not_come_back(call):
     with pytest.raises(AssertionError, match="page 3"):
@@ -129,7 +154,7 @@ def test_what_nobody_holds_is_not_lent_and_what_was_not_lent_does_not_come_back(
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Any order of claims, growth, caching, quarantine and ends."""
+    """Any order of claims, growth, caching, loans, failures, quarantine and ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,6 +163,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.content: dict[int, bytes] = {}  # what a writer put into a page, by digest
         self.quarantined: dict[str, list[int]] = {}
         self.lent: list[tuple[list[int], list[bytes]]] = []  # (pages, what they held)
+        self.unsound: set[int] = set()  # forgotten, and not cleared yet
         self.number = 0
 
     @rule(family=st.integers(0, 2), count=st.integers(1, 40))
@@ -147,6 +173,7 @@ class PoolMachine(RuleBasedStateMachine):
         claim = self.pool.reserve(count, chain)
         if isinstance(claim, Claim):
             assert [self.content[page] for page in claim.pages[: claim.shared]] == list(chain[: claim.shared])
+            assert not self.unsound & set(claim.pages), "a page was given away that was never cleared"
             for page in claim.pages[claim.shared :]:
                 self.content[page] = b""
             self.held.append((list(claim.pages), text))
@@ -163,6 +190,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 50))
     def grow(self, at: int) -> None:
         if self.held and (page := self.pool.grow()) is not None:
+            assert page not in self.unsound, "a page was given away that was never cleared"
             self.content[page] = b""
             self.held[at % len(self.held)][0].append(page)
 
@@ -182,7 +210,23 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 50))
     def take_back(self, at: int) -> None:
         if self.lent:
-            self.pool.take_back(self.lent.pop(at % len(self.lent))[0])
+            self.clear(self.pool.take_back(self.lent.pop(at % len(self.lent))[0]))
+
+    @rule(at=st.integers(0, 50))
+    def fail(self, at: int) -> None:
+        if self.held:
+            pages, _ = self.held.pop(at % len(self.held))
+            others = {page for held, _ in self.held for page in held}
+            self.unsound |= set(pages) - others
+            self.clear(self.pool.forget(pages))
+            self.pool.release(pages)
+
+    def clear(self, pages: list[int]) -> None:
+        """What the engine does with the pages that it is given for it."""
+        assert set(pages) <= self.unsound
+        self.unsound -= set(pages)
+        for page in pages:
+            self.content[page] = ZEROS
 
     @rule()
     def quarantine(self) -> None:
@@ -207,6 +251,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert not away & (owned | lent)
         assert (self.pool.quarantined_pages, self.pool.lent_pages) == (len(away), len(lent))
         assert self.pool.free_pages + len(away) + len(owned | lent) == PAGES
+        assert self.unsound <= lent, "a page that nobody reads was not cleared"
 
     @invariant()
     def what_is_lent_stays_as_it_is(self) -> None:

@@ -2,17 +2,22 @@
 
 # ruff: noqa: A002 (a request's id is called id, as in the engine)
 
+import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 
 from tandem_worker.engine import Token
+from tandem_worker.engine.scheduler import MAX_ASKED
+from tandem_worker.transfer import prefill_side, signs
 from tandem_worker.transfer.base import Fence, Meter
-from tandem_worker.transfer.prefill_side import PrefillSide
-from tandem_worker.transfer.push import BACKLOG_BYTES, IN_FLIGHT_AT_MOST
+from tandem_worker.transfer.handshake import Side
+from tandem_worker.transfer.prefill_side import PrefillSide, from_sampling
+from tandem_worker.transfer.push import ASKING_AT_MOST, BACKLOG_BYTES, IN_FLIGHT_AT_MOST
 from tandem_worker.transfer.wire import AskTicket, Generation, NoTicket, Prefill, SamplingFields, TicketGranted
-from workers.tests.transfer.kit import alone, eventually, pull, running, write_model
+from workers.tests.transfer.forged import HandMade, identity_of
+from workers.tests.transfer.kit import GREEDY, KEY, alone, eventually, pull, running, write_model
 
 
 @dataclass
@@ -91,9 +96,13 @@ def begin(side, far, count, name):
 
 
 def grant(side, far):
-    for number, request in enumerate(far.asked, 1):
-        message = TicketGranted(request=request, generation=Generation(7, number), first_page=0, lease_ms=1)
+    """All that it is asked for, and what it is then asked for."""
+    number = 0
+    while number < len(far.asked):
+        generation = Generation(7, number + 1)
+        message = TicketGranted(request=far.asked[number], generation=generation, first_page=0, lease_ms=1)
         side.on_message(far, message, memoryview(b""))
+        number += 1
 
 
 def test_so_many_transfers_to_one_worker_are_under_way_and_no_more(side):
@@ -104,6 +113,7 @@ def test_so_many_transfers_to_one_worker_are_under_way_and_no_more(side):
     assert len(slow.asked) == IN_FLIGHT_AT_MOST
     assert sum(side._engine.deferred.values()) == 5
     begin(side, quick, 3, "q")
+    grant(side, quick)
     assert len(quick.asked) == 3
 
 
@@ -142,6 +152,47 @@ def test_who_has_no_room_is_passed_over_until_it_may_be_asked_again(side):
     side.sweep()
     assert side._engine.deferred[key] is False
     assert far.asked == ["r0", "r0"]
+
+
+def test_one_that_does_not_answer_is_asked_little_and_the_rest_is_passed_over(side):
+    silent, quick = Far(), Far()
+    begin(side, silent, MAX_ASKED, "s")
+    side.sweep()
+    assert len(silent.asked) == ASKING_AT_MOST < MAX_ASKED
+    assert sum(side._engine.deferred.values()) == MAX_ASKED - ASKING_AT_MOST
+    begin(side, quick, 1, "q")
+    assert quick.asked == ["q0"]
+
+
+@pytest.mark.parametrize("answer", ["ticket", "noticket"])
+def test_an_answer_brings_the_next_question_at_once(side, answer):
+    far = Far()
+    begin(side, far, 5, "r")
+    for number in range(5 - ASKING_AT_MOST):
+        if answer == "ticket":
+            generation = Generation(7, number + 1)
+            message = TicketGranted(request=f"r{number}", generation=generation, first_page=0, lease_ms=1)
+        else:
+            message = NoTicket(request=f"r{number}", retry_ms=250)
+        side.on_message(far, message, memoryview(b""))
+        assert far.asked == [f"r{n}" for n in range(number + 1 + ASKING_AT_MOST)]
+
+
+async def test_a_frozen_worker_does_not_starve_another(model, monkeypatch):
+    """It has as many prompts at the head as may stand there without a ticket; another worker's prompt goes through."""
+    monkeypatch.setattr(prefill_side, "ANSWER_S", 1000.0)
+    monkeypatch.setattr(signs, "SILENT_PINGS", 1000)
+    async with running(model, "p0") as prefill, running(model, "d0") as quick:
+        frozen = HandMade(*await asyncio.open_connection("127.0.0.1", prefill.assembled.kv_port))
+        assert (await frozen.shake(Side.OPENER, identity_of(prefill), bytes.fromhex(KEY))).peer
+        for n in range(MAX_ASKED):
+            sampling = from_sampling(GREEDY)
+            await frozen.send(Prefill(request=f"f{n}", sampling=sampling, have_pages=0), bytes([n + 3, 0, 0, 0]) * 30)
+        await eventually(lambda: prefill.node.prefill.active == MAX_ASKED, "all are at the head")
+        heard = await pull(quick, prefill, "r", [5] * 40, GREEDY)
+        await heard.until(lambda heard: heard.over, 60.0)
+        assert heard.failure is None
+        frozen.close()
 
 
 async def test_a_worker_without_room_does_not_starve_another(tmp_path):

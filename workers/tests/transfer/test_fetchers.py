@@ -1,14 +1,18 @@
 """Reads that wait are carried out together: in as few pieces as they lie in, each as small as a library takes."""
 
+import asyncio
 import queue
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem_worker.transfer import mooncake
-from tandem_worker.transfer.ends import BATCH_BYTES, cut, joined, next_batch
+from tandem_worker.transfer import mooncake, nixl
+from tandem_worker.transfer.base import LaneError
+from tandem_worker.transfer.ends import BATCH_BYTES, Fetchers, Flying, cut, joined, next_batch
+from workers.tests.transfer.kit import eventually
 
+WITHIN_S = 5.0
 SIZES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 50)), max_size=20)
 
 
@@ -75,3 +79,85 @@ async def test_mooncake_is_asked_for_no_more_pieces_at_once_than_it_takes(pieces
     assert reader._read([(n * 3_000_000, n * 7_000_000, 2_500_000) for n in range(pieces)]) == ""
     assert sum(map(sum, engine.calls)) == pieces * 2_500_000
     reader.close()
+
+
+class Jobs:
+    """Fetches of one thread, whose `read` is a test's."""
+
+    def __init__(self, read):
+        self.flying = Flying()
+        self.fetchers = Fetchers("test", 1, self.flying, read)
+
+    async def fetch(self):
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.shield(self.fetchers.add([(0, 0, 1)]))
+
+
+async def test_a_read_that_cannot_be_set_up_is_over(monkeypatch):
+    jobs = Jobs(lambda moves: "")
+
+    def short(moves):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tandem_worker.transfer.ends.joined", short)
+        with pytest.raises(LaneError, match="no memory"):
+            await jobs.fetch()
+    await jobs.fetch()
+    assert not jobs.flying
+    jobs.fetchers.close()
+
+
+async def test_a_read_of_which_nobody_knows_is_never_over_but_the_next_one_is(caplog):
+    ends = iter([MemoryError(), ""])
+
+    def read(moves):
+        if isinstance(end := next(ends), Exception):
+            raise end
+        return end
+
+    jobs = Jobs(read)
+    unknown = jobs.fetchers.add([(0, 0, 1)])
+    await eventually(lambda: "whose end is not known" in caplog.text, "the first read has failed")
+    await jobs.fetch()
+    assert not unknown.done()
+    assert jobs.flying
+    jobs.fetchers.close()
+
+
+class Short:
+    """Stands for both libraries, at the moment before a read begins."""
+
+    def __init__(self):
+        self.begun = False
+
+    def get_xfer_descs(self, *_):
+        raise MemoryError
+
+    initialize_xfer = get_xfer_descs
+
+    def transfer(self, *_):
+        self.begun = True
+
+    batch_transfer_sync_read = transfer
+
+
+def by_nixl(library):
+    agent = nixl.Agent.__new__(nixl.Agent)
+    agent.errors, agent.raw = (ValueError,), library
+    return agent.read("p", 0, [(0, 0, 1)])
+
+
+def by_mooncake(library):
+    return mooncake.Reader(library, "p", 0, 2**40, memoryview(b""))._read([(0, 0, 1)])
+
+
+@pytest.mark.parametrize("read", [by_nixl, by_mooncake])
+def test_what_no_memory_is_left_for_has_not_begun(read, monkeypatch):
+    def short(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(mooncake, "cut", short)
+    library = Short()
+    assert "no memory" in read(library)
+    assert not library.begun

@@ -1,12 +1,17 @@
 """Two workers that do not fit say so at once, with both values; nobody without the key gets in."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tandem_worker.transfer.handshake import Handshake, Identity, Side, make_mac, parse_key
-from tandem_worker.transfer.wire import PROTOCOL_VERSION, Auth, Cancel, Hello, Ping, Refuse, encode
+from tandem_worker.transfer.peers import PeerError
+from tandem_worker.transfer.wire import PROTOCOL_VERSION, Auth, Cancel, Hello, Ping, Refuse, encode, frame_head
+from workers.tests.transfer.forged import HandMade, identity_of
+from workers.tests.transfer.kit import running
 
 KEY = bytes(range(32))
 ONE = Identity("smollm2", "abc", "bfloat16", 16, 30, 3, 64, "decode-0", 1)
@@ -136,3 +141,36 @@ def test_the_direction_is_part_of_the_mac():
 def test_a_bad_key_says_what_to_do(text, words):
     with pytest.raises(ValueError, match=words):
         parse_key(text)
+
+
+def without_backend(message):
+    """A hello of another version, which lacks what this one asks for."""
+    fields = msgspec.msgpack.decode(encode(message))
+    del fields["backend"]
+    return msgspec.msgpack.encode({**fields, "version": 99})
+
+
+@pytest.mark.parametrize("side", Side)
+async def test_a_hello_of_another_version_is_refused_with_both_values_whatever_it_lacks(model, side):
+    """Over a connection: the peer, whichever side it is, hears which two versions these are, and so does the log."""
+    async with running(model, "w") as worker:
+        heard = asyncio.get_running_loop().create_future()
+
+        async def talk(reader, writer):
+            end = HandMade(reader, writer)
+            if side is Side.ANSWERER:
+                await end.read()
+            header = without_backend(identity_of(worker).hello())
+            writer.write(frame_head(header))
+            heard.set_result((await end.read())[0])
+            writer.close()
+
+        if side is Side.OPENER:
+            await talk(*await asyncio.open_connection("127.0.0.1", worker.assembled.kv_port))
+        else:
+            async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+                with pytest.raises(PeerError, match=f"version is {PROTOCOL_VERSION} at this worker, 99 at the other"):
+                    await worker.node.peers.get(server.sockets[0].getsockname())
+        refuse = await heard
+        assert isinstance(refuse, Refuse)
+        assert refuse.differs == {"version": (str(PROTOCOL_VERSION), "99")}

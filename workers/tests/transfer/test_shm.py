@@ -1,10 +1,12 @@
 """Shared memory between two workers: what was lent can be read, by whom it was lent to, never written or shrunk."""
 
+import errno
 import fcntl
 import mmap
 import os
 import random
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tandem_worker.transfer.shm import Door, Lent, Shm, Window, fetch
 from tandem_worker.transfer.wire import Span, WireError
 
 SIZE = 12_288 * 5
+WITHIN_S = 30.0
 
 
 @pytest.fixture
@@ -43,6 +46,39 @@ def window(door, lent):
     window = Window(fetch(str(door.path), lent.token), SIZE)
     yield window
     window.close()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()], ids=["no descriptor left", "no memory left"]
+)
+def test_a_door_that_runs_short_opens_again(tmp_path, file, monkeypatch, error):
+    failing, accept = iter([error] * 3), socket.socket.accept
+
+    def short(listening):
+        if (now := next(failing, None)) is not None:
+            raise now
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", short)
+    door = Door(tmp_path)
+    os.close(fetch(str(door.path), Lent(memoryview(file.map), file, door).token))
+    (thread,) = [one for one in threading.enumerate() if one.name == "shm-door"]
+    door.close()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+
+
+def test_a_door_that_is_short_for_good_still_closes_at_once(tmp_path, monkeypatch):
+    def short(listening):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", short)
+    monkeypatch.setattr("tandem_worker.transfer.shm.AGAIN_S", 10 * WITHIN_S)
+    door = Door(tmp_path)
+    (thread,) = [one for one in threading.enumerate() if one.name == "shm-door"]
+    door.close()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("small", [0, SIZE], ids=["by its thread", "at once"])
