@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 from statistics import median
 from time import process_time
 from typing import TYPE_CHECKING
@@ -40,6 +41,10 @@ MODEL = ModelShape(70_553_706_496, 80, 8192, 64, 8, 128, 128_256, 2)
 H100 = Device("h100-sxm", 989.5e12, 80e9, 3.35e12, 50e9, 3.0)
 H200 = Device("h200-sxm", 989.5e12, 141e9, 4.8e12, 50e9, 3.8)
 WINDOWS = 120  # as many as the operator keeps
+# What a cluster shows besides: how much the load and all else vary from window to window, bursts and mixed lengths.
+SEED, LOAD, NOISE = 1, 0.1, 0.03
+ARRIVAL_CV2, PROMPT_CV2 = 1.8, 0.6
+START_S = 120.0  # of a replica
 
 PROMPT, OUTPUT = 2000.0, 200.0  # tokens
 # What a worker of four GPUs really takes: a prompt token, a decode step, and each request in it.
@@ -92,6 +97,62 @@ def within(seen: Observed, gpus: int) -> Observed:
     return replace(seen, limits=replace(seen.limits, budget_gpus=gpus))
 
 
+def lively(seen: Observed) -> Observed:
+    """The same as a cluster shows it: no two windows are equal, and a start, bursts and lengths were measured."""
+    target, luck = seen.target, Random(SEED)
+    if target is None:
+        return seen
+    rates = [(w.at, (w.arrival_rate or 0.0) * luck.gauss(1, LOAD)) for w in seen.history]
+    history = tuple(noisy(window(at, rate, target), luck) for at, rate in rates)
+    return replace(seen, history=history, start_s=START_S)
+
+
+def noisy(found: Window, luck: Random) -> Window:
+    """A window whose costs, lengths and gaps vary."""
+    cost, prompt, output, gaps, lengths = (luck.gauss(1, NOISE) for _ in range(5))
+    return replace(
+        found,
+        prompt_tokens=PROMPT * prompt,
+        output_tokens=OUTPUT * output,
+        arrival_cv2=ARRIVAL_CV2 * gaps,
+        prompt_cv2=PROMPT_CV2 * lengths,
+        prefill=replace(found.prefill, busy=(found.prefill.busy or 0.0) * cost),
+        decode=replace(found.decode, steps_rate=(found.decode.steps_rate or 0.0) / cost),
+    )
+
+
+def shared(seen: Observed, others: int) -> Observed:
+    """So many decode workers are of a third pool, of another device, and the metrics tell the pools apart."""
+    first, second = seen.limits.pools
+    if (target := seen.target) is None:
+        return seen
+    pools = {**target.pools, "decode": target.decode - others, "spare": others}
+    history = tuple(told_apart(w, others / target.decode) for w in seen.history)
+    workers = seen.workers[: len(seen.workers) - others] + tuple(
+        replace(w, name=f"spare-{n}", pool="spare") for n, w in enumerate(seen.workers[-others:])
+    )
+    return replace(
+        seen,
+        limits=replace(seen.limits, pools=(first, second, replace(second, name="spare", device=H100))),
+        pools=tuple(PoolState(name, count, count) for name, count in pools.items()),
+        workers=workers,
+        target=replace(target, pools=pools),
+        history=history,
+    )
+
+
+def told_apart(found: Window, share: float) -> Window:
+    """The window with each pool's use; `share` of decode is the third pool's."""
+    use = {"decode": part(found.decode, 1 - share), "spare": part(found.decode, share)}
+    return replace(found, prefill_of={"prefill": found.prefill}, decode_of=use)
+
+
+def part(use: RoleUse, share: float) -> RoleUse:
+    """A share of what a role did."""
+    figures = (use.busy, use.tokens_rate, use.steps_rate, use.waiting)
+    return RoleUse(*(None if value is None else share * value for value in figures))
+
+
 CASES = {
     "overloaded, replicas help": case(60.0, (8, 8)),
     "overloaded, one device type": case(60.0, (8, 8), decode=H100),
@@ -100,6 +161,11 @@ CASES = {
     "flips are enough": case(60.0, (5, 40)),
     "content, far too large": case(10.0, (60, 60)),
     "content": case(60.0, (16, 20)),
+    "noisy windows, overloaded": lively(case(60.0, (8, 8))),
+    "noisy windows, content": lively(case(60.0, (16, 20))),
+    "noisy windows, far too large": lively(case(10.0, (60, 60))),
+    "noisy windows, three pools overloaded": shared(lively(case(60.0, (8, 9))), 3),
+    "noisy windows, three pools content": shared(lively(case(60.0, (16, 20))), 8),
 }
 
 

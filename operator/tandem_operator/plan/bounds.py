@@ -49,8 +49,19 @@ def obey_bounds(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG0
     target = target_of(seen)
     if is_legal(seen.limits, target):
         return None
-    # Without flips, roles follow the pools; counts that were right stay.
-    return first_target(seen, Action.SCALE, "BoundsChanged", dict(target.pools), target.prefill)
+    nearest = clamp(seen.limits, dict(target.pools), None)
+    home = home_roles(seen.limits, nearest.pools)[0] if nearest else 0
+    return first_target(seen, Action.SCALE, "BoundsChanged", dict(target.pools), home + flipped(seen, target))
+
+
+def flipped(seen: Observed, target: Target) -> int:
+    """Workers that the target has prefill beyond their pools' roles (negative: decode): an edit of pools keeps these.
+
+    Not the sum: who asks for more workers of a pool wants them in its role. Those of a pool that was taken out go.
+    """
+    known = {pool.name for pool in seen.limits.pools}
+    gone = sum(w.role is Role.PREFILL and w.pool not in known for w in seen.workers if not w.deleting)
+    return target.prefill - gone - home_roles(seen.limits, target.pools)[0]
 
 
 def hold_when_suspended(seen: Observed, now: datetime) -> Decision | None:  # noqa: ARG001

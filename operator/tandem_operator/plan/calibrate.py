@@ -215,7 +215,7 @@ def levels_of(found: Fit, points: Sequence[Point]) -> list[Level]:
 
 def ratios(points: Sequence[Point]) -> list[float]:
     """Observed over prior."""
-    return [p.seconds / sum(p.parts) for p in points]
+    return [seconds / (x + y + z) for (x, y, z), seconds, *_ in points]
 
 
 def without_spikes(points: Sequence[Point]) -> list[Point]:
@@ -223,12 +223,16 @@ def without_spikes(points: Sequence[Point]) -> list[Point]:
 
     Compared with neighbours and not with all: after a change of load the new level is news, not an outlier.
     """
-    levels, kept = ratios(points), []
+    levels = ratios(points)
+    least = OUTLIER_MADS * 2 * NOISE
+    if not levels or max(levels) - min(levels) <= least * min(levels):
+        return list(points)
+    kept = []
     for i, point in enumerate(points):
         near = levels[max(i - NEIGHBOURS, 0) : i + NEIGHBOURS + 1]
         middle = median(near)
-        off, least = abs(levels[i] - middle), 2 * NOISE * middle
-        if off <= OUTLIER_MADS * least or off <= OUTLIER_MADS * 1.4826 * median(abs(x - middle) for x in near):
+        off = abs(levels[i] - middle)
+        if off <= least * middle or off <= OUTLIER_MADS * 1.4826 * median([abs(x - middle) for x in near]):
             kept.append(point)
     return kept
 
@@ -249,7 +253,9 @@ def solve(points: Sequence[Point]) -> Fit:
 def residual_scale(points: Sequence[Point], fitted: Fit) -> float:
     """How much worse the points fit than NOISE says, as a factor on the variances; at least 1, at most 25."""
     misses = sum(
-        ((shape - p.seconds) / (NOISE * p.seconds)) ** 2 * p.weight
-        for p, shape in zip(points, fitted.shapes_s(points), strict=True)
+        [
+            ((shape - seconds) / (NOISE * seconds)) ** 2 * weight
+            for (_, seconds, weight, _), shape in zip(points, fitted.shapes_s(points), strict=True)
+        ]
     )
-    return min(max(misses / sum(p.weight for p in points), 1.0), 25.0)
+    return min(max(misses / sum([p.weight for p in points]), 1.0), 25.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from operator import sub
+from math import inf
+from operator import lt, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tandem_operator.plan.candidates import change_between, cost_of, gpus_of
@@ -28,12 +29,14 @@ from tandem_operator.plan.roofline import prior_of
 from tandem_operator.plan.scenarios import certain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tandem_operator.plan.facts import Limits, ModelShape, Slo, Target
     from tandem_operator.plan.predict import Forecast, Load, Model, PromptQueue
     from tandem_operator.plan.roofline import Prior
     from tandem_operator.plan.scenarios import Demand
+
+    Parted = Sequence[tuple[float, "Prompts | Steps"]]  # a demand: loads, each with its share of the requests
 
 Cost = TypeVar("Cost")
 Counts = tuple[int, ...]  # workers by pool, in the order of `limits.pools`
@@ -51,12 +54,50 @@ class Option:
     change: int
 
 
-class Score(NamedTuple):
-    """One role's crew: share of its capacity in use, P(within target) by the model and one deviation worse."""
+class Score:
+    """One role's crew: share of its capacity in use, P(within target) by the model and one deviation worse.
 
-    utilisation: float
-    kind: float
-    stern: float
+    Each at its worst over the demands, and computed when it is first asked for: most crews fall short of a bar by
+    their first figure, and nobody asks for the others.
+    """
+
+    __slots__ = ("_crew", "_demands", "_kinds", "_seconds", "_sterns")
+
+    def __init__(self, demands: Sequence[Parted], crew: Counts, seconds: float) -> None:
+        """Nothing is weighed yet."""
+        self._demands, self._crew, self._seconds = demands, crew, seconds
+        self._sterns: list[float] = []
+        self._kinds: tuple[float, float] | None = None
+
+    @property
+    def utilisation(self) -> float:
+        """Of the fuller demand."""
+        return self._by_model()[0]
+
+    @property
+    def kind(self) -> float:
+        """By the model."""
+        return self._by_model()[1]
+
+    @property
+    def stern(self) -> float:
+        """If every cost is one standard deviation higher."""
+        self.is_sure(-inf)
+        return min(self._sterns, default=1.0)
+
+    def is_sure(self, least: float) -> bool:
+        """Is `stern` at least this? The demands are asked one by one, until one of them is below."""
+        known = self._sterns
+        while len(known) < len(self._demands) and (not known or min(known) >= least):
+            parts = [share * one.stern(self._crew, self._seconds) for share, one in self._demands[len(known)]]
+            known.append(sum(parts))
+        return not known or min(known) >= least
+
+    def _by_model(self) -> tuple[float, float]:
+        if self._kinds is None:
+            found = [mixed([(share, one.kind(self._crew, self._seconds)) for share, one in d]) for d in self._demands]
+            self._kinds = max([used for used, _ in found], default=0.0), min([share for _, share in found], default=1.0)
+        return self._kinds
 
 
 class Rating(NamedTuple):
@@ -67,7 +108,7 @@ class Rating(NamedTuple):
     overload: float
 
 
-NO_LOAD = Score(0.0, 1.0, 1.0)
+NO_LOAD = Score((), (), 0.0)
 IDLE = Side(0.0, 0.0, 1.0)
 
 
@@ -95,16 +136,18 @@ class Desk:
         """
         self.limits = limits
         self._load, self._model, self._slo = load, model, slo
+        self._ttft_s, self._tpot_s = slo.ttft_ms / 1000 / model.ttft_factor, slo.tpot_ms / 1000 / model.tpot_factor
         pools = limits.pools
         priors = [prior_of(p.device, p.gpus, shape) for p in pools]
         own = [i for i, p in enumerate(pools) if p.role is Role.PREFILL]
         other = [i for i, p in enumerate(pools) if p.role is Role.DECODE]
         self._order = (*own, *reversed(other))  # who prefills first: own role first, then the last pools
-        self._models = [(model.of(p.name), prior) for p, prior in zip(pools, priors, strict=True)]
+        models = [(model.of(p.name), prior) for p, prior in zip(pools, priors, strict=True)]
+        stern = [(worse(m), prior) for m, prior in models]
         demands = demands or (certain(load),)
-        self._prompts = [[(share, Prompts(self._models, one)) for share, one in d.prefill] for d in demands]
-        self._steps = [[(share, Steps(self._models, one)) for share, one in d.decode] for d in demands]
-        self._rates = [prompt_cost(m, prior, load) for m, prior in self._models]
+        self._prompts = [[(share, Prompts(models, stern, one)) for share, one in d.prefill] for d in demands]
+        self._steps = [[(share, Steps(models, one)) for share, one in d.decode] for d in demands]
+        self._rates = [prompt_cost(m, prior, load) for m, prior in models]
         self._first: dict[Counts, Score] = {}
         self._then: dict[Counts, Score] = {}
         self._sides: dict[tuple[Role, Counts], Side] = {}
@@ -115,26 +158,35 @@ class Desk:
         first = [0] * len(counts)
         left = prefill
         for i in self._order:
-            first[i] = take = min(counts[i], left)
-            left -= take
+            if left <= counts[i]:
+                first[i] = left
+                break
+            first[i] = counts[i]
+            left -= counts[i]
         return tuple(first), tuple(map(sub, counts, first))
 
     def prefill(self, crew: Counts) -> Score:
         """The prefill side of these workers."""
         if (score := self._first.get(crew)) is None:
-            score = self._first[crew] = self._score_prompts(crew) if is_smaller(crew, self._kept[0]) else NO_LOAD
+            is_new = is_smaller(crew, self._kept[0])
+            score = self._first[crew] = Score(self._prompts, crew, self._ttft_s) if is_new else NO_LOAD
         return score
 
     def decode(self, crew: Counts) -> Score:
         """The decode side of these workers."""
         if (score := self._then.get(crew)) is None:
-            score = self._then[crew] = self._score_steps(crew) if is_smaller(crew, self._kept[1]) else NO_LOAD
+            is_new = is_smaller(crew, self._kept[1])
+            score = self._then[crew] = Score(self._steps, crew, self._tpot_s) if is_new else NO_LOAD
         return score
+
+    def sides(self, counts: Counts, prefill: int) -> tuple[Score, Score]:
+        """Both sides of a whole plan."""
+        first, then = self.split(counts, prefill)
+        return self.prefill(first), self.decode(then)
 
     def rate(self, counts: Counts, prefill: int) -> Rating:
         """A whole plan; a saturated decode side holds tickets back, and no prompt is in time."""
-        first, then = self.split(counts, prefill)
-        a, b = self.prefill(first), self.decode(then)
+        a, b = self.sides(counts, prefill)
         kind = a.kind * b.kind
         return Rating(kind, min(kind, a.stern * b.stern), max(a.utilisation, b.utilisation))
 
@@ -152,14 +204,6 @@ class Desk:
 
     def _counts(self, target: Target) -> Counts:
         return tuple(target.pools.get(p.name, 0) for p in self.limits.pools)
-
-    def _score_prompts(self, crew: Counts) -> Score:
-        seconds = self._slo.ttft_ms / 1000 / self._model.ttft_factor
-        return worst(mixed([(share, one.score(crew, seconds)) for share, one in demand]) for demand in self._prompts)
-
-    def _score_steps(self, crew: Counts) -> Score:
-        seconds = self._slo.tpot_ms / 1000 / self._model.tpot_factor
-        return worst(mixed([(share, one.score(crew, seconds)) for share, one in demand]) for demand in self._steps)
 
     def _side(self, role: Role, crew: Counts) -> Side:
         if (side := self._sides.get((role, crew))) is None:
@@ -191,25 +235,29 @@ def members(crew: Counts, costs: Sequence[Cost]) -> list[tuple[int, Cost]]:
 class Prompts:
     """Prefill crews under one load."""
 
-    def __init__(self, models: Sequence[tuple[Model, Prior]], load: Load) -> None:
+    def __init__(self, models: Sequence[tuple[Model, Prior]], stern: Sequence[tuple[Model, Prior]], load: Load) -> None:
         """Price a prompt on each pool's workers, as the model says and one standard deviation dearer."""
         self._load, self.atoms = load, length_atoms(load.prompt_cv2)
         self.is_any = load.arrival_rate > 0
         self._kind = [prompt_cost(m, prior, load) for m, prior in models]
-        self._stern = [prompt_cost(worse(m), prior, load) for m, prior in models]
+        self._stern = [prompt_cost(m, prior, load) for m, prior in stern]
 
     def queue(self, crew: Counts) -> PromptQueue | float:
         """Prompts in front of these workers."""
         return queue_of(members(crew, self._kind), self._load)
 
-    def score(self, crew: Counts, seconds: float) -> Score:
-        """How many are in time."""
+    def kind(self, crew: Counts, seconds: float) -> tuple[float, float]:
+        """Share of the capacity in use, and how many are in time."""
         if not self.is_any:
-            return NO_LOAD
-        kind, stern = self.queue(crew), queue_of(members(crew, self._stern), self._load)
-        return Score(
-            utilisation_of(kind), first_within(kind, self.atoms, seconds), first_within(stern, self.atoms, seconds)
-        )
+            return 0.0, 1.0
+        queue = self.queue(crew)
+        return utilisation_of(queue), first_within(queue, self.atoms, seconds)
+
+    def stern(self, crew: Counts, seconds: float) -> float:
+        """How many are in time if a prompt is one standard deviation dearer."""
+        if not self.is_any:
+            return 1.0
+        return first_within(queue_of(members(crew, self._stern), self._load), self.atoms, seconds)
 
 
 class Steps:
@@ -220,22 +268,36 @@ class Steps:
         self._load, self._models = load, models
         self.is_any = load.arrival_rate * (load.output_tokens - 1) > 0
         self._kind = [step_cost(m, prior, load) for m, prior in models]
+        self._batches: dict[Counts, Batch | float] = {}  # asked for by the model, one deviation worse, and for words
 
     def batch(self, crew: Counts) -> Batch | float:
         """Requests that these workers run side by side."""
-        return batch_of(members(crew, self._kind), self._load)
+        if (found := self._batches.get(crew)) is None:
+            found = self._batches[crew] = batch_of(members(crew, self._kind), self._load)
+        return found
 
-    def score(self, crew: Counts, seconds: float) -> Score:
-        """How many are in time."""
+    def kind(self, crew: Counts, seconds: float) -> tuple[float, float]:
+        """Share of the capacity in use, and how many are in time."""
         if not self.is_any:
-            return NO_LOAD
-        kind = self.batch(crew)
-        if not isinstance(kind, Batch):
-            return Score(kind, 0.0, 0.0)
+            return 0.0, 1.0
+        batch = self.batch(crew)
+        return utilisation_of(batch), steps_within(batch, seconds)
+
+    def stern(self, crew: Counts, seconds: float) -> float:
+        """How many are in time if a step is dearer by one standard deviation of a step of this batch."""
+        if not self.is_any:
+            return 1.0
+        batch = self.batch(crew)
+        if not isinstance(batch, Batch):
+            return 0.0
         costs = zip(crew, self._kind, self._models, strict=True)
-        slow = [(n, slower(cost, m, prior, kind.others, self._load)) for n, cost, (m, prior) in costs if n]
-        stern = batch_of(slow, self._load)
-        return Score(kind.utilisation, steps_within(kind, seconds), steps_within(stern, seconds))
+        slow = [(n, slower(cost, m, prior, batch.others, self._load)) for n, cost, (m, prior) in costs if n]
+        return steps_within(batch_of(slow, self._load), seconds)
+
+
+def mixed(found: Sequence[tuple[float, tuple[float, float]]]) -> tuple[float, float]:
+    """The mean over loads, by their shares of the requests."""
+    return sum([share * used for share, (used, _) in found]), sum([share * within for share, (_, within) in found])
 
 
 def worse(model: Model) -> Model:
@@ -243,19 +305,6 @@ def worse(model: Model) -> Model:
     return replace(model, pessimism=model.pessimism + 1.0)
 
 
-def mixed(scores: Sequence[tuple[float, Score]]) -> Score:
-    """The mean over loads, by their shares of the requests."""
-    if len(scores) == 1:
-        return scores[0][1]
-    return Score(*(sum(share * score[i] for share, score in scores) for i in range(3)))
-
-
-def worst(scores: Iterable[Score]) -> Score:
-    """Each figure at its worst."""
-    utilisation, kind, stern = zip(*scores, strict=True)
-    return Score(max(utilisation), min(kind), min(stern))
-
-
 def is_smaller(crew: Counts, kept: Counts | None) -> bool:
     """Does the crew lack a worker that the kept one has?"""
-    return kept is None or any(n < m for n, m in zip(crew, kept, strict=True))
+    return kept is None or any(map(lt, crew, kept))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
+from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def period_of(values: Sequence[float]) -> int | None:
         return None
     best, lag = LEAST_CORRELATION, None
     for candidate in range(LEAST_PERIOD, count // PERIODS + 1):
-        shared = sum(a * b for a, b in zip(around, around[candidate:], strict=False))
+        shared = sum(map(mul, around, around[candidate:]))
         correlation = shared / energy * count / (count - candidate)
         if correlation > best:
             best, lag = correlation, candidate
@@ -204,7 +205,8 @@ def period_of(values: Sequence[float]) -> int | None:
 def dips_before(around: Sequence[float], lag: int, energy: float) -> bool:
     """Does the correlation fall below 0 on the way to `lag`? A mere trend resembles itself at every small lag."""
     half = lag // 2
-    return sum(a * b for a, b in zip(around, around[half:], strict=False)) / energy < 0
+    shared: float = sum(map(mul, around, around[half:]))
+    return shared / energy < 0
 
 
 def burstiness(history: Sequence[Window]) -> float | None:

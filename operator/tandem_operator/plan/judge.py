@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tandem_operator.plan.candidates import is_legal, is_within_budget
+from tandem_operator.plan.candidates import gpus_of, is_legal, is_within_budget
 from tandem_operator.plan.facts import Action, Answer, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from tandem_operator.plan.facts import Decision, Limits, Observed, Slo, Target, Window
@@ -176,8 +177,8 @@ def before(history: Sequence[Window], windows: int) -> Sequence[Window]:
 
 def contiguous(history: Sequence[Window], interval_s: int) -> Sequence[Window]:
     """The newest windows without a gap: what came before an outage says nothing about now."""
-    start = len(history)
-    while start > 1 and (history[start - 1].at - history[start - 2].at).total_seconds() <= GAP_INTERVALS * interval_s:
+    start, widest = len(history), timedelta(seconds=GAP_INTERVALS * interval_s)
+    while start > 1 and history[start - 1].at - history[start - 2].at <= widest:
         start -= 1
     return history[max(start - 1, 0) :]
 
@@ -194,7 +195,8 @@ def judge_scaling(seen: Observed, now: datetime) -> Verdict:
     missed = breach(seen.history, seen.limits.slo, seen.limits.interval_s)
     if missed and is_legal(seen.limits, seen.target) and not may_grow(seen.limits, seen.target):
         words = ", ".join(f"{name} {count}" for name, count in seen.target.pools.items())
-        message = f"targets are missed (SLOMet has the figures), and pools or budget are used up: {words}"
+        bound = ", ".join(binding(seen.limits, seen.target))
+        message = f"targets are missed (SLOMet has the figures), and no worker may be added to {words}: {bound}"
         return Verdict(Answer.YES, "AtMaximum", message)
     return Verdict(Answer.NO, "WithinBounds", "no bound keeps the planner from its choice")
 
@@ -208,6 +210,28 @@ def may_grow(limits: Limits, target: Target) -> bool:
     """Is there a legal target with more workers?"""
     grown = ((p, {**target.pools, p.name: target.pools[p.name] + 1}) for p in limits.pools)
     return any(pools[p.name] <= p.maximum and is_within_budget(limits, pools) for p, pools in grown)
+
+
+def binding(limits: Limits, target: Target) -> list[str]:
+    """What keeps each pool from one more replica, in words of the spec's figures alone, so that they stay."""
+    found: list[str] = []
+    for pool in limits.pools:
+        count = target.pools[pool.name]
+        grown = {**target.pools, pool.name: count + 1}
+        words = [f"pool {pool.name} has its maximum of {pool.maximum}"] if count >= pool.maximum else []
+        found += words or exceeded(limits, grown)
+    return list(dict.fromkeys(found))
+
+
+def exceeded(limits: Limits, pools: Mapping[str, int]) -> list[str]:
+    """The budgets that these replicas are beyond."""
+    found = []
+    if limits.budget_gpus is not None and gpus_of(limits, pools) > limits.budget_gpus:
+        found.append(f"the budget is {limits.budget_gpus} GPUs")
+    for name, most in limits.budget_per_device.items():
+        if sum(p.gpus * pools.get(p.name, 0) for p in limits.pools if p.device.name == name) > most:
+            found.append(f"the budget is {most} GPUs of {name}")
+    return found
 
 
 def is_move(action: Action) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tandem_operator.api.catalogue import CATALOGUE, GIB, find
 from tandem_operator.api.engines import ENGINES
 from tandem_operator.plan.engine_args import chunk_of
-from tandem_operator.plan.facts import Device, Limits, PoolLimits, RebalanceMode, Role, Slo, Steadiness
+from tandem_operator.plan.facts import Device, Limits, Objective, PoolLimits, RebalanceMode, Role, Slo, Steadiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +37,7 @@ def limits_of(spec: Spec, catalogue: Mapping[str, Accelerator] = CATALOGUE) -> L
         interval_s=rebalance.interval_seconds,
         steadiness=steadiness_of(rebalance.behavior),
         max_batch=max_batch_of(spec.engine.args, spec.engine.name),
+        objective=Objective(rebalance.objective),
         chunk_tokens=chunk_of(spec.engine.name, spec.engine.args),
         suspended=spec.suspend,
         asleep=spec.asleep,

@@ -8,7 +8,6 @@ for once they have been seen, for as long as the history remembers them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.forecast import demand
@@ -35,8 +34,7 @@ def outlook(history: Sequence[Window], load: Load, start_s: float, percentile: i
     if rate is None or prompt is None or output is None:
         return load
     rate = max(rate, LEAST_RATE)
-    return replace(
-        load,
+    return load._replace(
         arrival_rate=rate,
         computed_tokens=prompt * share / rate,
         output_tokens=output / rate,

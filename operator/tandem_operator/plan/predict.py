@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tandem_operator.plan.calibrate import Fit
     from tandem_operator.plan.facts import Slo
     from tandem_operator.plan.queueing import Atoms, Delay
-    from tandem_operator.plan.roofline import Prior
+    from tandem_operator.plan.roofline import Parts, Prior
 
 CHUNK_TOKENS = 256  # KV travels chunk by chunk beside the compute; only the last chunk is waited for
 BEYOND_MS = 600_000.0  # ten minutes: a latency beyond this is "beyond every bound"
@@ -26,8 +26,7 @@ LEAST_S = 1e-9  # nothing takes no time at all
 LEAST_SPREAD = 0.02  # of a request's mean step: what no formula knows
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """The demand: requests/s and mean lengths in tokens; `computed_tokens` is the prompt less its prefix hits."""
 
     arrival_rate: float
@@ -72,13 +71,15 @@ class Model:
     def prompt_s(self, prior: Prior, tokens: float) -> float:
         """Seconds of one prompt on one worker; the link is priced in where it is slower than the compute."""
         parts = prior.prefill_parts(tokens)
-        compute = self.prefill.seconds(parts) * (1 + self.pessimism * self.prefill.doubt(parts))
-        return max(compute, tokens * prior.transfer_token_s)
+        return max(self._dearer(self.prefill, parts), tokens * prior.transfer_token_s)
 
     def step_s(self, prior: Prior, batch: float, context: float) -> float:
         """Seconds of one decode step."""
-        parts = prior.step_parts(batch, context)
-        return self.decode.seconds(parts) * (1 + self.pessimism * self.decode.doubt(parts))
+        return self._dearer(self.decode, prior.step_parts(batch, context))
+
+    def _dearer(self, fit: Fit, parts: Parts) -> float:
+        seconds = fit.seconds(parts)
+        return seconds * (1 + self.pessimism * fit.doubt(parts)) if self.pessimism else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +174,13 @@ def queue_of(members: Sequence[tuple[int, PromptCost]], load: Load) -> PromptQue
     Different workers share the load in proportion to their speed (the router sends to the shortest backlog, which is
     the same as one queue for all: the least backlog ends first).
     """
-    capacity = sum(n / cost.seconds for n, cost in members)
+    capacity = sum([n / cost.seconds for n, cost in members])
     rho = load.arrival_rate / capacity if capacity else inf
     passes_s = load.lasts_s if rho * load.usual < 1 else None
     if rho >= 1 and passes_s is None:
         return rho
-    shares = tuple((n / cost.seconds / capacity, cost) for n, cost in members if n)
-    line = Line(sum(n for n, _ in members), capacity, variability(load), service_cv2(shares, load))
+    shares = tuple([(n / cost.seconds / capacity, cost) for n, cost in members if n])
+    line = Line(sum([n for n, _ in members]), capacity, variability(load), service_cv2(shares, load))
     return PromptQueue(rho, line.steady(rho) if passes_s is None else line.passing(rho, load.usual, passes_s), shares)
 
 
@@ -187,18 +188,17 @@ def service_cv2(shares: Sequence[Share], load: Load) -> float:
     """Squared variation of prefill times: of the lengths, less the part of a prompt's time that no length changes."""
     if load.prompt_cv2 is None:
         return SERVICE_CV2
-    return load.prompt_cv2 * sum(share * ((c.seconds - c.fixed_s) / c.seconds) ** 2 for share, c in shares)
+    return load.prompt_cv2 * sum([share * ((c.seconds - c.fixed_s) / c.seconds) ** 2 for share, c in shares])
 
 
-def first_within(queue: PromptQueue | float, atoms: Sequence[tuple[float, float]], seconds: float) -> float:
+def first_within(queue: PromptQueue | float, atoms: Atoms, seconds: float) -> float:
     """P(waiting + prefill + the last chunk's way over the link <= seconds), over the prompts' lengths."""
     if not isinstance(queue, PromptQueue):
         return 0.0
-    total, within = 0.0, queue.delay.within
+    total = 0.0
     for share, cost in queue.shares:
         left = seconds - cost.last_chunk_s - cost.fixed_s
-        growing = cost.seconds - cost.fixed_s
-        total += share * sum(p * within(left - m * growing) for m, p in atoms)
+        total += share * queue.delay.over(atoms, left, cost.seconds - cost.fixed_s)
     return total
 
 
@@ -219,9 +219,9 @@ def first_side(queues: Sequence[tuple[float, PromptQueue | float, Atoms]], facto
     """The side of the queues that some loads make, each with its share of the requests; percentile by bisection."""
 
     def within(seconds: float) -> float:
-        return sum(share * first_within(queue, atoms, seconds / factor) for share, queue, atoms in queues)
+        return sum([share * first_within(queue, atoms, seconds / factor) for share, queue, atoms in queues])
 
-    utilisation = sum(share * utilisation_of(queue) for share, queue, _ in queues)
+    utilisation = sum([share * utilisation_of(queue) for share, queue, _ in queues])
     return Side(utilisation, quantile_ms(within, slo.percentile / 100), within(slo.ttft_ms / 1000))
 
 
@@ -288,11 +288,10 @@ def batch_of(members: Sequence[tuple[int, StepCost]], load: Load) -> Batch | flo
         return rate / limit
     workers, arrivals = sum([n for n, _ in members]), variability(load)
     others = min(max(others_at(members, rate, 1 - peakedness(arrivals) / workers), 0.0), room - 1)
-    shares = tuple((n / (c.alone_s + c.slope_s * others), c) for n, c in members)
-    total = sum(share for share, _ in shares)
-    return Batch(
-        rate / limit, others, rate / total, arrivals / workers, tuple((share / total, c) for share, c in shares)
-    )
+    speeds = [n / (c.alone_s + c.slope_s * others) for n, c in members]
+    total = sum(speeds)
+    shares = tuple([(speed / total, c) for speed, (_, c) in zip(speeds, members, strict=True)])
+    return Batch(rate / limit, others, rate / total, arrivals / workers, shares)
 
 
 def others_at(members: Sequence[tuple[int, StepCost]], rate: float, less: float) -> float:
@@ -320,7 +319,7 @@ def steps_within(batch: Batch | float, seconds: float) -> float:
     """P(one request's mean step is at most `seconds`), over the workers that may serve it."""
     if not isinstance(batch, Batch):
         return 0.0
-    return sum(share * step_within(cost, batch, seconds) for share, cost in batch.shares)
+    return sum([share * step_within(cost, batch, seconds) for share, cost in batch.shares])
 
 
 def step_within(cost: StepCost, batch: Batch, seconds: float) -> float:
@@ -356,9 +355,9 @@ def steps_side(batches: Sequence[tuple[float, Batch | float]], factor: float, sl
     """The side of the batches that some loads make, each with its share of the requests; percentile by bisection."""
 
     def within(seconds: float) -> float:
-        return sum(share * steps_within(batch, seconds / factor) for share, batch in batches)
+        return sum([share * steps_within(batch, seconds / factor) for share, batch in batches])
 
-    utilisation = sum(share * utilisation_of(batch) for share, batch in batches)
+    utilisation = sum([share * utilisation_of(batch) for share, batch in batches])
     latency = quantile_ms(within, slo.percentile / 100)
     heaviest = batches[-1][1]
     others = heaviest.others if isinstance(heaviest, Batch) else None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log, pi, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 POISSON = 1.0  # squared coefficient of variation of the gaps between arrivals that nobody measured
 SERVICE_CV2 = 0.5  # of prefill times that nobody measured: between fixed prompts (0) and exponential ones (1)
 # Quantiles that stand for a length's distribution: fine where percentiles are asked for.
 EDGES = (0.0, 0.25, 0.5, 0.65, 0.75, 0.82, 0.87, 0.91, 0.94, 0.96, 0.98, 0.99, 1.0)
 NORMAL = NormalDist()
+INNER = tuple(NORMAL.inv_cdf(q) for q in EDGES[1:-1])  # what lies between two of EDGES, in standard deviations
 
 Atoms = tuple[tuple[float, float], ...]  # (multiple of the mean, probability)
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
+class Delay(NamedTuple):
     """Waiting time before service: P(W > t) = waits · exp(-t / mean_s), behind what has piled up: 0 to `piled_s`."""
 
     waits: float
@@ -32,6 +32,15 @@ class Delay:
         if self.mean_s <= 0:  # neither arrivals nor service vary: nobody waits
             return 1.0
         return 1.0 - self.waits * exp(-seconds / self.mean_s)
+
+    def over(self, atoms: Atoms, seconds: float, growing_s: float) -> float:
+        """P(W <= what `seconds` leave beside service), over lengths of which the mean is served in `growing_s`."""
+        if self.piled_s > 0 or self.mean_s <= 0:
+            return sum([p * self.within(seconds - m * growing_s) for m, p in atoms])
+        waits, mean = self.waits, self.mean_s
+        return sum(
+            [p * (1 - waits * exp((m * growing_s - seconds) / mean)) for m, p in atoms if m * growing_s <= seconds]
+        )
 
     def _within_pile(self, seconds: float) -> float:
         """The mean of 1 - exp(-(seconds - u) / mean_s) over u from 0 to piled_s; 0 where u is more than seconds."""
@@ -54,8 +63,7 @@ def delay_of(rho: float, servers: int, capacity: float, arrival_cv2: float, serv
     return Delay(chance, (arrival_cv2 + service_cv2) / 2.0 / (capacity * (1.0 - rho)))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Servers in a line; `capacity` in requests/s over all of them."""
 
     servers: int
@@ -90,7 +98,7 @@ def length_atoms(cv2: float | None) -> Atoms:
     if not cv2:
         return ((1.0, 1.0),)
     sigma = sqrt(log(1.0 + cv2))
-    below = [0.0, *(NORMAL.cdf(NORMAL.inv_cdf(q) - sigma) for q in EDGES[1:-1]), 1.0]
+    below = [0.0, *(NORMAL.cdf(z - sigma) for z in INNER), 1.0]
     slices = zip(EDGES, EDGES[1:], below, below[1:], strict=False)
     return tuple(((high - low) / (b - a), b - a) for a, b, low, high in slices)
 

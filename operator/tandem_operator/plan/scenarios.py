@@ -7,9 +7,8 @@ each with an error that it has made before.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import sqrt
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem_operator.plan.forecast import choose, filled, steps_of
@@ -43,7 +42,7 @@ def evened(load: Load, busy: float = 1.0) -> Load:
     """What decode gets: prefill that is busy evens out how bunched prompts arrive (departures, Whitt, QNA, 1983)."""
     if load.arrival_cv2 is None or load.arrival_cv2 <= POISSON:
         return load
-    return replace(load, arrival_cv2=POISSON + (1 - busy**2) * (load.arrival_cv2 - POISSON))
+    return load._replace(arrival_cv2=POISSON + (1 - busy**2) * (load.arrival_cv2 - POISSON))
 
 
 def prompt_work(load: Load) -> float:
@@ -56,16 +55,22 @@ def output_work(load: Load) -> float:
     return load.arrival_rate * load.output_tokens
 
 
-def seen(windows: Sequence[Window], now: Load) -> Demand:
+class Came(NamedTuple):
+    """What a window brought to each role."""
+
+    prefill: Load
+    decode: Load
+
+
+def seen(came: Sequence[Came | None], now: Load) -> Demand:
     """The windows' loads as they were, weighted by requests; those without any say nothing."""
-    prompts, answers = (
-        [found for window in windows if (found := load_in(window, now, work))] for work in (prompt_work, output_work)
-    )
+    prompts = [(one.prefill.arrival_rate, one.prefill) for one in came if one]
+    answers = [(one.decode.arrival_rate, one.decode) for one in came if one]
     return demand_of(binned(prompts, prompt_work), binned(answers, output_work), now)
 
 
-def load_in(window: Window, now: Load, work: Callable[[Load], float]) -> Weighted | None:
-    """What a window brought to a role; prefix hits and what it does not know are those of now."""
+def came_in(window: Window, now: Load) -> Came | None:
+    """What a window brought; prefix hits and what it does not know are those of now. None: it does not tell."""
     rate, prompt, output = window.arrival_rate, window.prompt_tokens, window.output_tokens
     if not rate or not prompt or not output:
         return None
@@ -73,7 +78,7 @@ def load_in(window: Window, now: Load, work: Callable[[Load], float]) -> Weighte
     variation = now.arrival_cv2 if window.arrival_cv2 is None else window.arrival_cv2
     lengths = now.prompt_cv2 if window.prompt_cv2 is None else window.prompt_cv2
     found = Load(rate, prompt, prompt * share, output, now.waiting_tokens, variation, lengths, window.seconds)
-    return rate, found if work is prompt_work else evened(found, busy_share(window))
+    return Came(found, evened(found, busy_share(window)))
 
 
 def busy_share(window: Window) -> float:
@@ -82,26 +87,23 @@ def busy_share(window: Window) -> float:
     return 1.0 if busy is None or not workers else min(busy / workers, 1.0)
 
 
-def foreseen(history: Sequence[Window], now: Load, horizon_s: float) -> Demand:
+def foreseen(history: Sequence[Window], came: Sequence[Came | None], now: Load, horizon_s: float) -> Demand:
     """What may come by then, for each role; both what came and what was said of it vary by chance."""
-    prompts, answers = (
-        binned(errors_upon(history, now, horizon_s, work), work, 2.0) for work in (prompt_work, output_work)
-    )
-    return demand_of(prompts, answers, now)
+    prompts = errors_upon(history, [one and one.prefill for one in came], horizon_s, prompt_work)
+    answers = errors_upon(history, [one and one.decode for one in came], horizon_s, output_work)
+    return demand_of(binned(prompts, prompt_work, 2.0), binned(answers, output_work, 2.0), now)
 
 
 def errors_upon(
-    history: Sequence[Window], now: Load, horizon_s: float, work: Callable[[Load], float]
+    history: Sequence[Window], loads: Sequence[Load | None], horizon_s: float, work: Callable[[Load], float]
 ) -> list[Weighted]:
     """The loads that may come: the forecast of a role's work, with each error that its method has made before.
 
     Each has the lengths of the window in which the error was made. Error upon peak is not provided for: no more work
     than the history has seen, or the forecast itself says.
     """
-    loads = [load_in(window, now, work) for window in history]
     values = [
-        work(found[1]) if found else 0.0 if w.arrival_rate == 0 else None
-        for w, found in zip(history, loads, strict=True)
+        work(load) if load else 0.0 if w.arrival_rate == 0 else None for w, load in zip(history, loads, strict=True)
     ]
     known = filled(values)
     if not known:
@@ -113,8 +115,8 @@ def errors_upon(
     for (said, came), one in zip(best.past, loads[len(loads) - len(best.past) :], strict=True):
         if one is not None:
             comes = min(max(best.value + came - said, 0.0), most)
-            rate = one[1].arrival_rate * comes / work(one[1])
-            found.append((rate, replace(one[1], arrival_rate=rate)))
+            rate = one.arrival_rate * comes / work(one)
+            found.append((rate, one._replace(arrival_rate=rate)))
     return found
 
 
@@ -151,7 +153,7 @@ def drawn(part: Sequence[Weighted], work: Callable[[Load], float], mean: float, 
     load = mean_of(part)
     comes = mean + kept * (work(load) - mean)
     rate = load.arrival_rate * comes / work(load)
-    return sum(weight for weight, _ in part) / total, replace(load, arrival_rate=rate, usual=min(mean / comes, 1.0))
+    return sum([weight for weight, _ in part]) / total, load._replace(arrival_rate=rate, usual=min(mean / comes, 1.0))
 
 
 def without_luck(loads: Sequence[tuple[float, float, Load]], mean: float, times: float) -> float:
@@ -191,9 +193,11 @@ def mean_of(loads: Sequence[Weighted]) -> Load:
 
 def mean(weights: Sequence[float], values: Sequence[float | None]) -> float | None:
     """The mean of those weighted values that are known; None where none is."""
-    known = [(weight, value) for weight, value in zip(weights, values, strict=True) if value is not None]
-    total = sum([weight for weight, _ in known])
-    return sum([weight * value for weight, value in known]) / total if total else None
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        weights = [weight for weight, value in zip(weights, values, strict=True) if value is not None]
+    total = sum(weights)
+    return sum(map(mul, weights, known)) / total if total else None
 
 
 def demand_of(prompts: tuple[Weighted, ...], answers: tuple[Weighted, ...], now: Load) -> Demand:

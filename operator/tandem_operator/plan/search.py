@@ -31,17 +31,19 @@ class Bar(NamedTuple):
     sure: float = 0.0
     overload: float = inf
 
-    def is_met(self, found: Rating) -> bool:
-        """Does the whole plan reach it?"""
-        return found.kind >= self.kind and found.sure >= self.sure and found.overload <= self.overload
+    def is_met(self, first: Score, then: Score) -> bool:
+        """Does the plan of these two sides reach it?"""
+        if first.stern * then.stern < self.sure:
+            return False
+        kind = first.kind * then.kind
+        return kind >= max(self.kind, self.sure) and max(first.utilisation, then.utilisation) <= self.overload
 
     def may_be_met(self, side: Score) -> bool:
-        """Could a plan with this side reach it?"""
+        """Could a plan with this side reach it? Only what the bar asks for is computed."""
         return (
-            side.stern >= self.sure
-            and side.kind >= self.sure
-            and side.kind >= self.kind
-            and side.utilisation <= self.overload
+            side.is_sure(self.sure)
+            and (self.kind <= 0 or side.kind >= self.kind)
+            and (self.overload == inf or side.utilisation <= self.overload)
         )
 
 
@@ -91,6 +93,8 @@ class Search:
         """The cheapest plan that reaches the bar, then the one of least change, then the surest."""
         best: Found | None = None
         for walk in self._walks(region):
+            if best is not None and walk.least_cost > best.cost + CENT:
+                continue
             found = walk.cheapest(bar)
             if found and found.cost < region.below_cost - CENT and (best is None or rank(found) < rank(best)):
                 best = found

@@ -33,7 +33,8 @@ def release_slack(case: Study) -> Decision | None:
     if recent is None or shape is None or not is_calm(recent, limits.slo):
         return None
     is_used = any(w.arrival_rate for w in recent)
-    demands = (seen(recent, case.load), seen(case.seen.history, case.load), case.foreseen) if is_used else ()
+    came = case.came
+    demands = (seen(came[-len(recent) :], case.load), seen(came, case.load), case.foreseen) if is_used else ()
     desk = Desk(limits, shape, case.load, case.model, limits.slo, demands, kept=now.target)
     search = Search(desk, now.target, limits.steadiness.up_pods)
     low, high = reach(limits, search.now)

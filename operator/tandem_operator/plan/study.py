@@ -16,7 +16,7 @@ from tandem_operator.plan.judge import Breach, breach, is_idle
 from tandem_operator.plan.outlook import LEAST_WINDOWS, outlook
 from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of, weighed
-from tandem_operator.plan.scenarios import certain, foreseen
+from tandem_operator.plan.scenarios import came_in, certain, foreseen
 from tandem_operator.plan.search import Bar, Region, Search
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tandem_operator.plan.calibrate import Calibration, Fit
     from tandem_operator.plan.facts import Limits, ModelShape, Observed, Window
     from tandem_operator.plan.predict import Crew, Forecast
-    from tandem_operator.plan.scenarios import Demand
+    from tandem_operator.plan.scenarios import Came, Demand
     from tandem_operator.plan.search import Found
 
 TIME_LEFT = 0.8  # prefill workers below this busy share are not what prompts wait for
@@ -77,12 +77,22 @@ class Study:
         history, start_s = self.seen.history, self.seen.start_s
         if start_s is None or len(history) < LEAST_WINDOWS:
             return certain(self.load)
-        return foreseen(history, self.load, start_s)
+        return foreseen(history, self.came, self.load, start_s)
+
+    @cached_property
+    def came(self) -> list[Came | None]:
+        """What each window of the history brought."""
+        return [came_in(window, self.load) for window in self.seen.history]
 
     @cached_property
     def search(self) -> Search:
         """The plans that one step reaches."""
         return Search(self.desk, self.current.target, self.seen.limits.steadiness.up_pods)
+
+    @property
+    def within_step(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The least and the most replicas by pool that one step may choose."""
+        return reach(self.seen.limits, self.search.now)
 
     @cached_property
     def better_flip(self) -> Option | None:
@@ -93,7 +103,7 @@ class Study:
     @cached_property
     def better_plan(self) -> Option | None:
         """The cheapest plan that does, of at least as many GPUs; if growing alone is enough, no pool gives any away."""
-        low, high = reach(self.seen.limits, self.search.now)
+        low, high = self.within_step
         least = self.current.gpus
         grown = Region(self.search.now, high, least)
         anywhere = Region(low, high, least)

@@ -80,12 +80,17 @@ class Walk:
         """Nothing is weighed yet."""
         self._ground, self._region, self._base = ground, region, base
         self._p, self._d = axes
-        self._hints = axes[0].low, axes[1].low
+        self._hints = axes[0].low, axes[1].low, ground.away  # what was found last, and its flips
         limits = ground.desk.limits
         low, high = self._p.minimum - self._p.fixed - self._p.high, self._d.fixed + self._d.high - self._d.minimum
         self._flips = max(low, ground.away - ground.flips), min(high, ground.away + ground.flips)
         if not limits.role_flips:
             self._flips = max(low, 0), min(high, 0)
+
+    @property
+    def least_cost(self) -> float:
+        """No plan of this walk costs less."""
+        return self._cost(self._p.low, self._d.low)
 
     def cheapest(self, bar: Bar) -> Found | None:
         """The cheapest plan that reaches the bar, then the one of least change, then the surest."""
@@ -130,21 +135,23 @@ class Walk:
     def _with_flips(self, f: int, bar: Bar) -> Found | None:
         """The cheapest plan of so many flipped workers."""
         p_axis, d_axis = self._p, self._d
+        p_hint, d_hint, before = self._hints
+        more = f - before  # workers that prefill in the place of p's own
         p = first(
-            lambda n: bar.may_be_met(self._starts(n, d_axis.high, f)), p_axis.least(-f), p_axis.high, self._hints[0]
+            lambda n: bar.may_be_met(self._starts(n, d_axis.high, f)), p_axis.least(-f), p_axis.high, p_hint - more
         )
         if p is None:
             return None
-        d = first(lambda n: bar.may_be_met(self._ends(p, n, f)), d_axis.least(f), d_axis.high, self._hints[1])
+        d = first(lambda n: bar.may_be_met(self._ends(p, n, f)), d_axis.least(f), d_axis.high, d_hint + more)
         if d is None:
             return None
-        self._hints = p, d
+        self._hints = p, d, f
         return self._beside(p, d, f, bar)
 
     def _beside(self, p: int, d: int, f: int, bar: Bar) -> Found | None:
         """From each side's least replicas up: both together have to reach the bar."""
         high, hint, best = self._d.high, d, None
-        start = first(lambda n: bar.is_met(self._rate(n, high, f)), p, self._p.high, p)
+        start = first(lambda n: self._reaches(bar, n, f, high), p, self._p.high, p)
         for n in range(self._p.high + 1 if start is None else start, self._p.high + 1):
             floor = max(d, self._filling(n))
             if floor > high:
@@ -164,7 +171,7 @@ class Walk:
         return self._cost(p, d) > best.cost + CENT
 
     def _reaches(self, bar: Bar, p: int, f: int, d: int) -> bool:
-        return bar.is_met(self._rate(p, d, f))
+        return bar.is_met(*self._ground.desk.sides(self._counts(p, d), self._prefill(p, f)))
 
     def _filling(self, p: int) -> int:
         """The least d with which the region's least GPUs are used."""

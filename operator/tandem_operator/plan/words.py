@@ -115,9 +115,26 @@ def rejection(study: Study, chosen: Option, option: Option) -> str:
     if not study.is_feasible(option) and option.sure < chosen.sure:
         return f"attainment {100 * option.sure:.0f} % (one sigma low) against {100 * chosen.sure:.0f} %"
     if option.cost < chosen.cost:
-        return "cheaper, but beyond one step or without headroom"
+        return f"cheaper, but {unproven(study, chosen, option)}"
     if option.cost > chosen.cost:
         return f"takes {option.gpus} GPUs, the choice takes {chosen.gpus}"
     if option.change > chosen.change and option.forecast.attainment <= chosen.forecast.attainment:
         return "moves more for no need"
     return "not clearly better than the choice"
+
+
+def unproven(study: Study, chosen: Option, option: Option) -> str:
+    """What keeps the planner from a cheaper plan that is no less sure by now: a step, a breach, or no proof."""
+    limits, now = study.seen.limits, study.current
+    low, high = study.within_step
+    for pool, least, most in zip(limits.pools, low, high, strict=True):
+        before, after = now.target.pools.get(pool.name, 0), option.target.pools.get(pool.name, 0)
+        if not least <= after <= most:
+            bound = f"removes at most {before - least}" if after < least else f"adds at most {most - before}"
+            return f"pool {pool.name} goes {before}→{after}, and one step {bound}"
+        if study.breach is not None and after < before <= chosen.target.pools.get(pool.name, 0):
+            return f"pool {pool.name} gives none away while targets are missed"
+    if option.forecast.overload > chosen.forecast.overload and not study.is_feasible(option):
+        mine, other = (busy_words(o.forecast.overload) for o in (option, chosen))
+        return f"its fuller side is {mine}, the choice's {other}"
+    return f"not proven under the loads of the last {limits.steadiness.down_window_s} s and those that may come"

@@ -18,6 +18,7 @@ from tandem_operator.plan.facts import (
     Steadiness,
     Target,
     Verdict,
+    WorkerState,
 )
 from tests.plan.examples import CPU, H100, NOW, history, observed, pinned, pool, prompt_window, starving, workers
 from tests.plan.test_judge import DOWN, IDLE
@@ -26,6 +27,11 @@ ONE_TWO, TWO_ONE = Target({"prefill": 1, "decode": 2}, 1, 2), Target({"prefill":
 COLOCATED = Target({"prefill": 1, "decode": 2}, 1, 0)
 NONE_YET = (PoolState("prefill", None, 0), PoolState("decode", None, 0))
 WIDE = pinned(pools=(pool(), pool("decode", Role.DECODE, 1, 4, 2)), budget_gpus=None)
+
+
+def more(role, count):
+    """Workers of another pool."""
+    return tuple(WorkerState(f"more-{n}", "more", role, True, 1.0, 600.0) for n in range(count))
 
 
 def hungry(**changes):
@@ -67,8 +73,26 @@ def hungry(**changes):
             observed(limits=replace(WIDE, pools=(pool(low=2), pool("decode", Role.DECODE, 1, 4))), metrics=DOWN),
             Action.SCALE,
             "BoundsChanged",
-            Target({"prefill": 2, "decode": 2}, 1, 3),
+            Target({"prefill": 2, "decode": 2}, 2, 2),
             id="edited bounds are obeyed, even blind",
+        ),
+        pytest.param(
+            observed(limits=replace(WIDE, pools=(pool(low=2), pool("decode", Role.DECODE, 1, 4))), target=TWO_ONE),
+            Action.SCALE,
+            "BoundsChanged",
+            Target({"prefill": 2, "decode": 2}, 3, 1),
+            id="an edit of a pool keeps the flipped worker",
+        ),
+        pytest.param(
+            observed(
+                limits=replace(WIDE, pools=(pool(), pool("decode", Role.DECODE, 1, 4, 2))),
+                target=Target({"prefill": 1, "decode": 2, "more": 2}, 3, 2),
+                workers=(*workers(ONE_TWO), *more(Role.PREFILL, 2)),
+            ),
+            Action.SCALE,
+            "BoundsChanged",
+            ONE_TWO,
+            id="with a pool its workers go, whatever they do",
         ),
         pytest.param(hungry(), Action.FLIP, "TargetsMissed", TWO_ONE, id="prefill starves: flip"),
         pytest.param(hungry(metrics=DOWN), Action.HOLD, "PrometheusUnreachable", ONE_TWO, id="blind"),

@@ -3,9 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from tandem_operator.plan.facts import Answer, PoolState, RoleUse, Verdict
-from tandem_operator.plan.judge import breach, contiguous, judge_metrics, judge_scaling, judge_slo
-from tests.plan.examples import NOW, SLO, history, observed, starving
+from tandem_operator.plan.facts import Answer, PoolState, Role, RoleUse, Target, Verdict
+from tandem_operator.plan.judge import binding, breach, contiguous, judge_metrics, judge_scaling, judge_slo
+from tests.plan.examples import NOW, SLO, history, observed, pinned, pool, starving
 
 DOWN = Verdict(Answer.NO, "PrometheusUnreachable", "no answer within 5 s")
 IDLE = {
@@ -112,6 +112,30 @@ def test_at_the_maximum_the_words_are_of_the_bounds_and_not_of_the_last_window()
     found = {judge_scaling(replace(observed(), history=seen), NOW).message for seen in (windows, worse)}
     assert len(found) == 1
     assert "prefill 1, decode 2" in found.pop()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({}, ["pool prefill has its maximum of 1", "pool decode has its maximum of 2"], id="both maxima"),
+        pytest.param(
+            {"pools": (pool(high=4), pool("decode", Role.DECODE, 2, 2, 2))},
+            ["the budget is 3 GPUs", "pool decode has its maximum of 2"],
+            id="the budget keeps the one, its maximum the other",
+        ),
+        pytest.param(
+            {
+                "pools": (pool(high=4), pool("decode", Role.DECODE, 2, 9, 2)),
+                "budget_gpus": None,
+                "budget_per_device": {"h100-sxm": 3},
+            },
+            ["the budget is 3 GPUs of h100-sxm"],
+            id="one device's budget keeps both, said once",
+        ),
+    ],
+)
+def test_what_binds_is_named(changes, words):
+    assert binding(pinned(**changes), Target({"prefill": 1, "decode": 2}, 1, 2)) == words
 
 
 def test_a_breach_does_not_reach_back_over_a_gap():

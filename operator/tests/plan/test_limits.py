@@ -2,7 +2,7 @@ import pytest
 
 from tandem_operator.api.catalogue import UnknownAcceleratorError
 from tandem_operator.api.v1alpha1 import read
-from tandem_operator.plan.facts import RebalanceMode, Role, Steadiness
+from tandem_operator.plan.facts import Objective, RebalanceMode, Role, Steadiness
 from tandem_operator.plan.limits import limits_of, max_batch_of
 
 
@@ -39,6 +39,7 @@ def test_limits_carry_the_spec():
             intervalSeconds=5,
             roleFlips=True,
             budget={"gpus": 9, "perAccelerator": {"h100-sxm": 8}},
+            objective="Power",
             behavior={"scaleDown": {"stabilizationWindowSeconds": 60}},
         )
     )
@@ -49,7 +50,7 @@ def test_limits_carry_the_spec():
     ]
     assert (limits.budget_gpus, limits.budget_per_device, limits.interval_s) == (9, {"h100-sxm": 8}, 5)
     assert limits.steadiness == Steadiness(down_window_s=60)
-    assert limits.slo.percentile == 95
+    assert (limits.slo.percentile, limits.objective) == (95, Objective.POWER)
     assert limits.max_batch == 256
 
 

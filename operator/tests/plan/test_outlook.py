@@ -1,7 +1,5 @@
 """The demand to provide for: a forecast, and what it has underestimated before."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +35,7 @@ def test_margin(errors, share, found):
     ],
 )
 def test_outlook_of_the_rate(rates, rate):
-    load = replace(LOAD, arrival_rate=rates[-1])
+    load = LOAD._replace(arrival_rate=rates[-1])
     assert outlook(windows(rates), load, 60.0, 99).arrival_rate == pytest.approx(rate, rel=0.05)
 
 

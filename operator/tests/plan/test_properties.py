@@ -102,7 +102,7 @@ def test_units_all_times_longer_by_a_factor(k, use, workers, cv2, percentile):
         slo = Slo(round(2_000_000 * k), round(60_000 * k), percentile)
         load = Load(use * workers / k, 100.0, 100.0, 50.0, 0.0, cv2, cv2)
         prompts = queue_of([(workers, PromptCost(1.0 * k, 0.2 * k, 0.01 * k))], load)
-        load = replace(load, arrival_rate=use * workers / (0.02 * k * 49))
+        load = load._replace(arrival_rate=use * workers / (0.02 * k * 49))
         steps = batch_of([(workers, StepCost(0.03 * k, 0.01 * k, 1e9))], load)
         return first_side([(1.0, prompts, length_atoms(cv2))], 1.0, slo), steps_side([(1.0, steps)], 1.0, slo)
 

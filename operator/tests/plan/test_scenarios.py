@@ -1,6 +1,5 @@
 """Loads that may come: what windows brought and forecasts say, weighted by requests, in a few bins, without luck."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +11,7 @@ from tandem_operator.plan.predict import Load
 from tandem_operator.plan.queueing import Line
 from tandem_operator.plan.scenarios import (
     binned,
+    came_in,
     certain,
     evened,
     foreseen,
@@ -29,7 +29,11 @@ rates = st.lists(st.floats(0.1, 100), min_size=2, max_size=60)
 
 
 def weighted(rates, load=LOAD):
-    return [(rate, replace(load, arrival_rate=rate)) for rate in rates]
+    return [(rate, load._replace(arrival_rate=rate)) for rate in rates]
+
+
+def brought(rates):
+    return [came_in(window, LOAD) for window in windows(rates)]
 
 
 @given(rates)
@@ -67,14 +71,14 @@ def test_what_is_chance_is_no_load(came, spread):
     ],
 )
 def test_a_forecast_may_be_as_wrong_as_it_was(came, most):
-    found = foreseen(windows(came), replace(LOAD, arrival_rate=came[-1]), 60.0)
+    found = foreseen(windows(came), brought(came), LOAD._replace(arrival_rate=came[-1]), 60.0)
     assert found.prefill[-1][1].arrival_rate == pytest.approx(most, rel=0.1)
 
 
 def test_idle_windows_bring_nothing_and_are_no_proof():
-    idle = replace(LOAD, arrival_rate=0.0)
-    assert seen(windows([0.0] * 20), idle) == certain(idle)
-    assert seen(windows([0.0] * 20 + [5.0] * 20), LOAD).prefill[-1][1].arrival_rate == pytest.approx(5.0)
+    idle = LOAD._replace(arrival_rate=0.0)
+    assert seen(brought([0.0] * 20), idle) == certain(idle)
+    assert seen(brought([0.0] * 20 + [5.0] * 20), LOAD).prefill[-1][1].arrival_rate == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_idle_windows_bring_nothing_and_are_no_proof():
     ],
 )
 def test_prefill_evens_out_what_decode_gets(cv2, busy, found):
-    assert evened(replace(LOAD, arrival_cv2=cv2), busy).arrival_cv2 == found
+    assert evened(LOAD._replace(arrival_cv2=cv2), busy).arrival_cv2 == found
 
 
 @given(st.floats(0.05, 3), st.floats(0.05, 1), st.floats(1, 300), st.integers(1, 16), st.floats(0, 60))
@@ -111,7 +115,7 @@ def test_an_overload_that_passes_is_waited_for():
 @given(rates, st.integers(1, 7))
 def test_the_mean_over_loads_lies_between_them_and_more_workers_are_no_worse(found, workers):
     limits = limits_of()
-    demand = seen(windows(found), LOAD)
+    demand = seen(brought(found), LOAD)
     desk = Desk(limits, SMOL, LOAD, MODEL, limits.slo, (demand,))
     each = [Desk(limits, SMOL, load, MODEL, limits.slo) for _, load in demand.prefill]
     crew = (workers, *[0] * (len(limits.pools) - 1))

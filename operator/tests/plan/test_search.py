@@ -48,7 +48,7 @@ def cases(draw, devices=((SLOW, SLOW), (FAST, FAST))):
         budget_gpus=draw(st.none() | st.integers(4, 12)),
     )
     load = Load(draw(st.floats(0.2, 12)), draw(st.sampled_from([64.0, 512.0, 2000.0])), 0.0, draw(st.floats(2, 200)))
-    load = replace(load, computed_tokens=load.prompt_tokens, arrival_cv2=draw(st.none() | st.floats(0.5, 4)))
+    load = load._replace(computed_tokens=load.prompt_tokens, arrival_cv2=draw(st.none() | st.floats(0.5, 4)))
     now = Target({"prefill": 1, "decode": 1}, 1, 1)
     return limits, load, now, draw(st.integers(0, 4))
 
