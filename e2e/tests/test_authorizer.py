@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import pytest
 import yaml
-from kubernetes.aio import client as kubernetes
-from kubernetes.aio import config
 
 from e2e.harness import cluster as clusters
+from e2e.harness.client import connected
 from e2e.harness.cluster import Cluster
 from e2e.harness.foreign import definition
 from e2e.harness.kube import REPO, Kube, condition
@@ -153,15 +152,6 @@ async def refused(kube: edge.Kube, requests: list[Request]) -> set[str]:
         return ""
 
     return set(await asyncio.gather(*map(one, requests))) - {""}
-
-
-async def connected(kube: Kube, token: str = "") -> kubernetes.ApiClient:
-    """The operator's client, as the kubeconfig's user or with a token."""
-    configuration = kubernetes.Configuration(client_session_kwargs={"trust_env": False})
-    await config.load_kube_config(str(kube.kubeconfig), client_configuration=configuration, persist_config=False)
-    if token:
-        configuration.api_key["BearerToken"] = f"Bearer {token}"
-    return kubernetes.ApiClient(configuration)
 
 
 async def set_rules(admin: edge.Kube, where: Installation, role: Role) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from e2e.harness import pod_templates
 from e2e.tables.fields import base, changes, settled
 from e2e.tables.memory import DEPLOYMENTS, PODS, Case, copied
 from e2e.tables.paths import put
@@ -79,6 +80,13 @@ async def test_another_default_image_is_a_change_of_the_pods() -> None:
     assert images == {"tandem-worker:next", "tandem-router:latest"}
     routers = {pod for pod in pods if "router" in pod[0]}
     assert pods & uids(case) == routers, "workers are other pods, routers the same"
+
+
+def test_pods_are_made_as_they_were_when_last_recorded() -> None:
+    words = (
+        f"pods restart on upgrade: re-record deliberately with `{pod_templates.COMMAND}`, and say so in the changelog"
+    )
+    assert pod_templates.now() == pod_templates.recorded(), words
 
 
 def uids(case: Case) -> set[tuple[str, str]]:
