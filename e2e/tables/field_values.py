@@ -48,6 +48,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "spec.scaleToZero.afterSeconds": (600, 900),
     "spec.scaleToZero.holdSeconds": (120, 240),
     "spec.engine.image": ("example.com/worker:1", "example.com/worker:2"),
+    "spec.engine.version": ("0.12.0", "0.13.0"),  # the first does not know what to do where a transfer broke
+    "spec.pools[].hardware.perNode": (4, 2),
     "spec.engine.args": (["--max-batch", "32"], ["--max-batch", "16"]),
     "spec.pools[].name": ("first", "second"),
     "spec.pools[].hardware.accelerator": ("a100-sxm-80gb", "l40s"),
@@ -135,6 +137,12 @@ def other_engine(body: Object) -> None:
     put(body, "spec.engine.name", "vllm")
 
 
+def spanning(body: Object) -> None:
+    """Workers of more accelerators than a server has."""
+    other_engine(body)
+    put(body, "spec.pools[].parallelism.tensor", 16)
+
+
 def image_for_any_engine(body: Object) -> None:
     """An image and a backend that every engine takes, so that its name alone decides."""
     put(body, "spec.engine.image", "example.com/engine:1")
@@ -189,6 +197,8 @@ BESIDE: Mapping[str, Callable[[Object], None]] = {
     "spec.model.cache.persistentVolumeClaim": hub,
     "spec.model.cache.hostPath": hub,
     "spec.engine.name": image_for_any_engine,
+    "spec.engine.version": other_engine,
+    "spec.pools[].hardware.perNode": spanning,
     "spec.pools[].parallelism.pipeline": other_engine,
     "spec.pools[].parallelism.expert": experts(2),
     "spec.pools[].parallelism.data": other_engine,

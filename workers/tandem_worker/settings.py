@@ -131,7 +131,9 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="HTTP")
     parser.add_argument("--kv-port", type=int, default=8001, help="worker to worker")
     parser.add_argument("--page-tokens", type=positive, default=16)
-    parser.add_argument("--kv-memory-mib", type=positive, default=0, help="default: 512; on a GPU what is free")
+    parser.add_argument(
+        "--kv-memory-mib", type=positive, default=0, help="default: by what is free; 512 on a CPU without limit"
+    )
     parser.add_argument("--chunk-tokens", type=positive, default=256)
     parser.add_argument("--max-batch", type=positive, default=64)
     parser.add_argument("--max-queue", type=positive, default=256)

@@ -155,6 +155,9 @@ class Engine(Part):
     image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9._:/@-]*$")] = ""
     """Container image of the workers; vllm and sglang need one, by a tag that stays or a digest. Default: "", the image
     that the operator was installed with (tandem)."""
+    version: Annotated[str, Field(max_length=32, pattern=r"^([0-9]{1,4}(\.[0-9]{1,4}){1,2})?$")] = ""
+    """Version of vllm or sglang in the image, where its tag does not say: older ones take other options. Example:
+    0.13.0. Default: "", by the tag of the engines' own images (vllm-openai, sglang; mirrors too), else a new one."""
     args: list[Argument] = Field(
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -175,5 +178,11 @@ class Engine(Part):
             holds=lambda engine: engine.name == "tandem" or bool(engine.image),
             cel="self.name == 'tandem' || (has(self.image) && self.image != '')",
             field=".image",
+        ),
+        Rule(
+            message="version is of vllm or sglang: tandem's workers have the operator's",
+            holds=lambda engine: engine.name != "tandem" or not engine.version,
+            cel="self.name != 'tandem' || !has(self.version) || self.version == ''",
+            field=".version",
         ),
     )

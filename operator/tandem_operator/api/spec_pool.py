@@ -31,6 +31,13 @@ class Hardware(Part):
     """Memory bandwidth of one accelerator, GB/s. Default: the catalogue's figure."""
     link_gigabytes_per_second: Figure | None = None
     """One accelerator's share of the network, GB/s. Default: the catalogue's figure."""
+    scale_up_gigabytes_per_second: Figure | None = None
+    """One accelerator's bandwidth to the others of its server or rack, GB/s in one direction (NVLink, xGMI; else PCIe).
+    Default: the catalogue's figure, else that of the network."""
+    per_node: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Accelerators of one server; a worker of more spans nodes. Default: the catalogue's figure, else 8."""
+    watts: Figure | None = None
+    """Power of one accelerator, W; for rebalance.objective Power. Default: the catalogue's figure, else unknown."""
     price_millidollars_per_hour: Figure | None = None
     """Price of one accelerator hour in thousandths of a dollar. Default: the catalogue's figure, else unknown."""
     resource_name: (

@@ -107,7 +107,8 @@ class Rebalance(Part):
     """Most accelerators. Default: bounded by the pools alone."""
     objective: Literal["Price", "Power"] = "Price"
     """What the cheapest plan saves. Price: per hour, by hardware.priceMillidollarsPerHour or the catalogue; Power:
-    watts, by the catalogue. Where a pool's figure is unknown, accelerators are counted. Default: Price."""
+    watts, by hardware.watts or the catalogue. Where a pool's figure is unknown, accelerators are counted. Default:
+    Price."""
     behavior: Behavior = whole(Behavior)
     """How soon and how far replicas change; spelled as in autoscaling/v2."""
 

@@ -39,4 +39,5 @@ def accelerator_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> 
     # The figures of a pool are the planner's (limits.device_of); a pod needs only how to ask for the device.
     unknown = Accelerator(name, {}, 0.0, 0.0, 0.0, 0.0, 0.0, resource="")
     entry = unknown if name not in catalogue and hardware.is_complete else find(name, catalogue)
-    return entry if hardware.resource_name is None else replace(entry, resource=hardware.resource_name)
+    resource = entry.resource if hardware.resource_name is None else hardware.resource_name
+    return replace(entry, resource=resource, per_node=hardware.per_node or entry.per_node)

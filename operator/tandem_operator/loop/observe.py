@@ -18,6 +18,7 @@ from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
+from tandem_operator.templates.engines.versions import check_version
 from tandem_operator.templates.groups import GROUP, nodes_of
 from tandem_operator.templates.names import Owner
 
@@ -86,6 +87,7 @@ def observe(
     """
     uid, cache, look = body["metadata"]["uid"], world.cache, world.fleet.look(ref)
     accelerators = accelerators_of(resource.spec, world.catalogue)
+    check_version(resource.spec)
     for pool in resource.spec.pools:
         nodes_of(resource.spec, pool, accelerators[pool.name])  # said before anything is touched
     # Where a pool has both for a moment, the groups count: a Deployment that is not wanted goes at the pass' end.

@@ -69,6 +69,7 @@ class Device:
     price_per_hour: float
     watts: float = 0.0  # 0: not known
     measured_link: float | None = None  # bytes/s between two workers as they measured it; None: by the data sheet
+    scale_up: float = 0.0  # bytes/s to the others of its server or rack; 0: as the built-in catalogue has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,10 @@ def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerato
     )
     # A price may stay unknown (0 then), the physics may not.
     flops, memory, bandwidth, link, price = own
+    watts, scale_up = watts_of(hardware, catalogue), scale_up_of(hardware, catalogue)
     if flops is not None and memory is not None and bandwidth is not None and link is not None:
-        return Device(hardware.accelerator, flops, memory, bandwidth, link, price or 0.0, watts_of(hardware, catalogue))
+        name = hardware.accelerator
+        return Device(name, flops, memory, bandwidth, link, price or 0.0, watts, scale_up=scale_up)
     entry = find(hardware.accelerator, catalogue)
     return Device(
         entry.name,
@@ -86,14 +88,21 @@ def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerato
         entry.bandwidth if bandwidth is None else bandwidth,
         entry.link if link is None else link,
         entry.price_per_hour if price is None else price,
-        entry.watts,
+        watts,
+        scale_up=scale_up,
     )
 
 
 def watts_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> float:
-    """The accelerator's power by the catalogue; 0 where it has no such entry."""
+    """The accelerator's power; 0 where neither the spec nor the catalogue has it."""
     entry = catalogue.get(hardware.accelerator)
-    return 0.0 if entry is None else entry.watts
+    return hardware.watts or (0.0 if entry is None else entry.watts)
+
+
+def scale_up_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> float:
+    """Bytes/s to the others of its server; 0 where neither the spec nor the catalogue has it."""
+    entry = catalogue.get(hardware.accelerator)
+    return scaled(hardware.scale_up_gigabytes_per_second, 1e9) or (0.0 if entry is None else entry.scale_up)
 
 
 def scaled(value: int | None, unit: float) -> float | None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Tokens whose KV travels in one message: a chunk of a prompt.
 MESSAGE_TOKENS: Final = 256
+# Accelerators that a fast link joins, where the catalogue does not know the device: those of the usual server.
+OWN_SERVER: Final = 8
 # Stored bytes of an element -> a format with as many.
 _STORED: Final = {1: "float8_e4m3", 2: "bfloat16", 4: "float32"}
 
@@ -162,7 +164,7 @@ def hardware_of(device: Device, model: ModelShape) -> Accelerator:
         device.link,
         watts=known.watts if known else 0.0,
         price_per_hour=device.price_per_hour,
-        scale_up=known.scale_up if known else 0.0,
-        domain=known.domain if known else 1,
+        scale_up=device.scale_up or (known.scale_up if known else 0.0),
+        domain=known.domain if known else OWN_SERVER if device.scale_up else 1,
         generation=known.generation if known else "",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandem_operator.api.constants import LABEL_COMPONENT, LABEL_ROLE
 from tandem_operator.api.v1alpha1 import InvalidResourceError
+from tandem_operator.templates.engines.versions import NODES, has, too_old
 
 if TYPE_CHECKING:
     from tandem_operator.api.catalogue import Accelerator
@@ -34,6 +35,8 @@ def nodes_of(spec: Spec, pool: Pool, accelerator: Accelerator) -> int:
         raise InvalidResourceError([f"{words}, and cannot be shared out evenly"])
     if spec.engine.name == "tandem":
         raise InvalidResourceError([f"{words}; a tandem worker is one node's"])
+    if not has(spec.engine, NODES):
+        raise InvalidResourceError([f"{words}; {too_old(spec.engine, NODES, 'cannot be spread over nodes')}"])
     if spec.engine.name == "vllm" and ranks.data > 1:
         raise InvalidResourceError([f"{words}; vllm spreads tensor and pipeline ranks over nodes, not data"])
     return nodes

@@ -4,6 +4,8 @@ from tandem_operator.api.catalogue import UnknownAcceleratorError
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.plan.facts import Objective, RebalanceMode, Role, Steadiness
 from tandem_operator.plan.limits import limits_of, max_batch_of
+from tandem_operator.plan.roofline import prior_of
+from tests.plan.examples import LLAMA_70B
 
 
 def spec(accelerator="h100-sxm", **rebalance):
@@ -64,6 +66,28 @@ def test_own_figures_need_no_catalogue_entry():
     }
     device = limits_of(spec(own)).pools[0].device
     assert (device.flops, device.memory_bytes, device.bandwidth, device.link) == (1e14, 32 * 2**30, 9e11, 1e10)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "watts", "scale_up"),
+    [
+        pytest.param("h100-sxm", 700, 450e9, id="the catalogue's"),
+        pytest.param({"accelerator": "h100-sxm", "watts": 600, "scaleUpGigabytesPerSecond": 300}, 600, 3e11, id="own"),
+    ],
+)
+def test_power_and_the_link_within_a_server(hardware, watts, scale_up):
+    device = limits_of(spec(hardware)).pools[0].device
+    assert (device.watts, device.scale_up) == (watts, scale_up)
+
+
+def test_a_slower_link_within_a_server_makes_ranks_dearer():
+    slow, fast = (
+        prior_of(
+            limits_of(spec({"accelerator": "h100-sxm", "scaleUpGigabytesPerSecond": g})).pools[0].device, 4, LLAMA_70B
+        )
+        for g in (30, 450)
+    )
+    assert slow.token_s > fast.token_s
 
 
 def test_an_unknown_accelerator_is_refused_by_name():

@@ -10,9 +10,11 @@ import sys
 import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE
-from tandem_operator.api.v1alpha1 import read
+from tandem_operator.api.v1alpha1 import InvalidResourceError, read
 from tandem_operator.loop.catalogue import accelerators_of
 from tandem_operator.templates import children
+from tandem_operator.templates.engines.versions import check_version
+from tandem_operator.templates.groups import nodes_of
 from tests.templates.test_children import BODY, IMAGES, OWNER, container
 
 VLLM = "vllm serve /models/m --served-model-name m --dtype bfloat16 --max-model-len 2048 --host $(POD_IP) --port 8000"
@@ -24,17 +26,25 @@ KV = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both","
 SPREAD = {"tensor": 2, "pipeline": 2, "data": 2, "expert": 4}
 
 
-def worker(engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=(), efa=False):
-    """The container of a pool's worker under an engine."""
+def spec_of(
+    engine, *, pool=0, backend="nixl", parallelism=None, mode="Disaggregated", args=(), devices=(), efa=False,
+    image="engine:1", version="",
+):  # fmt: skip
+    """A resource's spec under an engine."""
     spec = copy.deepcopy(BODY["spec"])
     rdma = {"mode": "SharedDevice", "resource": "rdma/ib", "devices": list(devices)} if devices else {}
     rdma = {"mode": "EFA", "count": 4} if efa else rdma
     spec |= {"mode": mode, "transfer": {"backend": backend, "rdma": rdma}}
-    spec["engine"] = {"name": engine, "image": "engine:1", "args": list(args)}
+    spec["engine"] = {"name": engine, "image": image, "version": version, "args": list(args)}
     spec["pools"][pool]["parallelism"] = parallelism or {}
     if mode == "Colocated":
         spec["pools"] = [{**spec["pools"][0], "role": "Both"}]
-    found = read({**BODY, "spec": spec}).spec
+    return read({**BODY, "spec": spec}).spec
+
+
+def worker(engine, *, pool=0, **said):
+    """The container of a pool's worker under an engine."""
+    found = spec_of(engine, pool=pool, **said)
     pools = children.pools_of(OWNER, found, accelerators_of(found, CATALOGUE), IMAGES, {p.name: 1 for p in found.pools})
     return container(pools[pool])
 
@@ -175,3 +185,53 @@ def test_the_preflight_itself(require, kib, ends, words):
     command = ["sh", "-c", f'{bound}{sys.executable} {flag} "$0"', script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, words in done.stdout) == (ends, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "version", "knows"),
+    [
+        pytest.param("engine:1", "", True, id="nobody tells"),
+        pytest.param("vllm/vllm-openai:v0.12.0", "", False, id="an older tag"),
+        pytest.param("vllm/vllm-openai:v0.13.0", "", True, id="the first that knows"),
+        pytest.param("mirror.example.com:5000/ai/vllm-openai-rocm:v0.12.0-rc1", "", False, id="a mirror's"),
+        pytest.param("vllm/vllm-openai:latest", "", True, id="no version"),
+        pytest.param("vllm/vllm-openai:v0.12.0", "0.20.1", True, id="the resource knows better"),
+        pytest.param("example.com/serving:0.3.1", "", True, id="another's tag is its own"),
+        pytest.param("example.com/serving:0.3.1", "0.12", False, id="the resource tells"),
+    ],
+)
+def test_an_older_vllm_is_not_told_what_it_does_not_know(image, version, knows):
+    line = " ".join(worker("vllm", image=image, version=version)["args"])
+    assert ("kv_load_failure_policy" in line) is knows
+    assert "NixlConnector" in line
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "words"),
+    [
+        pytest.param("vllm", {"version": "0.8.5"}, "0.9.0 is the first that can", id="no connector"),
+        pytest.param("vllm", {"version": "0.8.5", "mode": "Colocated"}, "", id="which colocated workers do not need"),
+        pytest.param("vllm", {"version": "0.10.2", "efa": True}, "0.11.0 is the first", id="no choice of backend"),
+        pytest.param("vllm", {"version": "0.10.2"}, "", id="which only EFA needs"),
+        pytest.param("sglang", {"image": "lmsysorg/sglang:v0.4.5-cu124"}, "0.4.6 is the first", id="sglang"),
+        pytest.param("sglang", {"image": "lmsysorg/sglang:v0.5.6-cu126"}, "", id="a newer sglang"),
+        pytest.param("tandem", {"backend": "tcp"}, "", id="tandem has the operator's version"),
+    ],
+)
+def test_a_version_that_cannot_is_refused_with_one_that_can(engine, said, words):
+    spec = spec_of(engine, **said)
+    if not words:
+        check_version(spec)
+        return
+    with pytest.raises(InvalidResourceError, match=words):
+        check_version(spec)
+
+
+@pytest.mark.parametrize(("version", "words"), [("0.11.0", "0.11.1 is the first that can"), ("0.11.1", "")])
+def test_a_replica_over_nodes_needs_a_vllm_that_can(version, words):
+    spec = spec_of("vllm", version=version, parallelism={"tensor": 16})
+    if words:
+        with pytest.raises(InvalidResourceError, match=words):
+            nodes_of(spec, spec.pools[0], CATALOGUE["h100-sxm"])
+    else:
+        assert nodes_of(spec, spec.pools[0], CATALOGUE["h100-sxm"]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -9,7 +11,10 @@ import torch
 from tandem_worker.engine.request import EngineSettings, ModelLoadError
 
 KV_SHARE: Final = 0.85  # of what is free once weights are loaded; the rest is for activations, graphs and libraries
-CPU_KV_MIB: Final = 512
+CPU_SHARE: Final = 0.5  # of what a pod's memory limit leaves then; the rest is for activations, grammars and copies
+CPU_KV_MIB: Final = 512  # where there is no limit, and for ranks, who agree on it before any weight is read
+CGROUP: Final = Path("/sys/fs/cgroup")
+LOG = logging.getLogger(__name__)
 
 
 def choose_device(wanted: str, devices: int, settings: EngineSettings) -> str:
@@ -42,13 +47,31 @@ def device_of(settings: EngineSettings, rank: int = 0) -> torch.device:
     return torch.device("cuda", rank) if settings.device == "cuda" else torch.device("cpu")
 
 
-def kv_memory_mib(settings: EngineSettings) -> int:
-    """What was asked for; else by what is free on the device now, after the weights."""
+def kv_memory_mib(settings: EngineSettings, group: Path = CGROUP) -> int:
+    """What was asked for; else by what is free on the device, or in the pod, now, after the weights."""
     if settings.kv_memory_mib:
         return settings.kv_memory_mib
-    return CPU_KV_MIB if settings.device == "cpu" else share_of(torch.cuda.mem_get_info(device_of(settings))[0])
+    if settings.device != "cpu":
+        return share_of(torch.cuda.mem_get_info(device_of(settings))[0])
+    free = left_in(group) if settings.tensor_parallel == 1 else None
+    return CPU_KV_MIB if free is None else share_of(free, CPU_SHARE)
 
 
-def share_of(free_bytes: int) -> int:
-    """MiB of KV pages for so much free device memory."""
-    return int(free_bytes * KV_SHARE) >> 20
+def share_of(free_bytes: int, share: float = KV_SHARE) -> int:
+    """MiB of KV pages for so much free memory."""
+    LOG.info("KV memory: %d %% of the %d MiB that are free now", round(100 * share), free_bytes >> 20)
+    return int(free_bytes * share) >> 20
+
+
+def left_in(group: Path) -> int | None:
+    """Bytes that this container may still take; None where it has no limit (cgroup v2: memory.max of its own group).
+
+    In use is the working set, as the kubelet counts it: all but file pages that nobody has read for a while.
+    """
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        current = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return None if limit == "max" else max(int(limit) - current + int(stat.get("inactive_file", 0)), 0)
+    except (OSError, ValueError):  # another version of cgroups, or none
+        return None

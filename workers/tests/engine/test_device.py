@@ -65,8 +65,36 @@ def test_choose_device(wanted, devices, changes, chosen):
 
 def test_kv_memory_is_what_was_asked_for_or_by_what_is_free():
     assert kv_memory_mib(replace(UNSAID, kv_memory_mib=7)) == 7
-    assert kv_memory_mib(UNSAID) == 512
     assert share_of(80 << 30) == int(0.85 * 80 * 1024)
+
+
+GIB = 2**30
+
+
+def group(folder, limit, current=0, inactive=0):
+    """What a container sees of its own memory."""
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive}\nactive_file 3\n")
+
+
+@pytest.mark.parametrize(
+    ("seen", "changes", "expected"),
+    [
+        pytest.param(None, {}, 512, id="nobody says"),
+        pytest.param({"limit": "max"}, {}, 512, id="no limit"),
+        pytest.param({"limit": 16 * GIB, "current": 4 * GIB}, {}, 6 * 1024, id="half of what is left"),
+        pytest.param({"limit": 16 * GIB, "current": 4 * GIB, "inactive": 2 * GIB}, {}, 7 * 1024, id="but file pages"),
+        pytest.param({"limit": GIB, "current": 2 * GIB}, {}, 0, id="nothing is left, which the store refuses"),
+        pytest.param({"limit": "much"}, {}, 512, id="what cannot be read says nothing"),
+        pytest.param({"limit": 16 * GIB}, {"tensor_parallel": 2}, 512, id="ranks agree beforehand"),
+        pytest.param({"limit": 16 * GIB}, {"kv_memory_mib": 64}, 64, id="as asked for"),
+    ],
+)
+def test_a_pods_limit_sizes_its_pages(tmp_path, seen, changes, expected):
+    if seen is not None:
+        group(tmp_path, **seen)
+    assert kv_memory_mib(replace(UNSAID, **changes), tmp_path) == expected
 
 
 def test_a_page_table_has_no_padding():

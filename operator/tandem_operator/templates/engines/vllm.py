@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from tandem_operator.api.constants import HTTP_PORT
 from tandem_operator.templates.engines.base import OWN_ADDRESS, Program, batch, degree, flags
+from tandem_operator.templates.engines.versions import FAILURE_POLICY, has
 
 if TYPE_CHECKING:
     from tandem_operator.api.spec import Spec
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 SIDE_CHANNEL_PORT = 5600  # handshake of the connector; rank n of data parallelism listens n ports higher
 # kv_both: the connector itself makes no difference between the roles, so a flip restarts nothing. fail: a transfer that
 # broke is an error before the first byte, and the router takes another pair, instead of a prefill on a decode worker.
-CONNECTOR = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "fail"}
+CONNECTOR = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+ON_FAILURE = {"kv_load_failure_policy": "fail"}  # older versions recompute, and refuse the word
 # NIXL takes UCX unless told otherwise, which cannot speak EFA (docs of llm-d and of NVIDIA's Dynamo for EFA say this).
 BACKENDS = {"EFA": ["LIBFABRIC"]}
 
@@ -52,9 +54,10 @@ def program(spec: Spec, pool: Pool, source: str, threads: int) -> Program:  # no
 
 
 def connector(spec: Spec) -> dict[str, object]:
-    """The connector's configuration, with NIXL's backend where its own choice would not do."""
+    """The connector's configuration for this version, with NIXL's backend where its own choice would not do."""
     backends = BACKENDS.get(spec.transfer.rdma.mode)
-    return {**CONNECTOR, **({"kv_connector_extra_config": {"backends": backends}} if backends else {})}
+    policy = ON_FAILURE if has(spec.engine, FAILURE_POLICY) else {}
+    return {**CONNECTOR, **policy, **({"kv_connector_extra_config": {"backends": backends}} if backends else {})}
 
 
 def repository(source: str) -> str:
