@@ -18,6 +18,7 @@ from tandem_worker.transfer.push import (
     HEARD,
     IN_FLIGHT,
     IN_FLIGHT_AT_MOST,
+    PATIENCE_S,
     TABLE,
     Act,
     Event,
@@ -67,6 +68,7 @@ class Push:
     tries: int = 0
     due_at: float = 0.0  # READY: when to ask; ASKING: when the answer is overdue
     admitted_at: float = 0.0
+    set_aside: bool = False  # ASKING, and its place among those that are asked is another's
 
 
 class PrefillSide:
@@ -133,6 +135,10 @@ class PrefillSide:
         for push in list(self._pushes.values()):
             if push.state is State.ASKING and now >= push.due_at:
                 self._apply(push, Event.GIVE_UP, f"the decode worker did not answer within {ANSWER_S:.0f} s")
+            elif push.state is State.ASKING and not push.set_aside and now >= push.due_at - ANSWER_S + PATIENCE_S:
+                # Several silent ones would take all of MAX_ASKED. The answer counts when it comes.
+                push.set_aside = True
+                self._engine.defer_prefill(push.key, deferred=True)
             elif push.state is State.READY:
                 self._ask_if_due(push)
 
@@ -248,7 +254,7 @@ class PrefillSide:
     def _ask_if_due(self, push: Push) -> None:
         if push.state is State.READY and self._clock() >= push.due_at and self._has_room(push.channel):
             push.tries += 1
-            push.due_at = self._clock() + ANSWER_S
+            push.due_at, push.set_aside = self._clock() + ANSWER_S, False
             self._apply(push, Event.ASK)
 
     def _ask_more(self, channel: Channel) -> None:

@@ -17,6 +17,7 @@ IN_FLIGHT_AT_MOST: Final = (
 # Questions to one decode worker that it has not answered: few, for the engine has not many places for all of them
 # (MAX_ASKED in scheduler.py), and one that is frozen answers none. Two: one is under way while the other is answered.
 ASKING_AT_MOST: Final = 2
+PATIENCE_S: Final = 1.0  # with a question; then another decode worker is asked in its place
 ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 
 

@@ -14,7 +14,7 @@ from tandem_worker.transfer import prefill_side, signs
 from tandem_worker.transfer.base import Fence, Meter
 from tandem_worker.transfer.handshake import Side
 from tandem_worker.transfer.prefill_side import PrefillSide, from_sampling
-from tandem_worker.transfer.push import ASKING_AT_MOST, BACKLOG_BYTES, IN_FLIGHT_AT_MOST
+from tandem_worker.transfer.push import ASKING_AT_MOST, BACKLOG_BYTES, IN_FLIGHT_AT_MOST, PATIENCE_S
 from tandem_worker.transfer.wire import AskTicket, Generation, NoTicket, Prefill, SamplingFields, TicketGranted
 from workers.tests.transfer.forged import HandMade, identity_of
 from workers.tests.transfer.kit import GREEDY, KEY, alone, eventually, pull, running, write_model
@@ -162,6 +162,21 @@ def test_one_that_does_not_answer_is_asked_little_and_the_rest_is_passed_over(si
     assert sum(side._engine.deferred.values()) == MAX_ASKED - ASKING_AT_MOST
     begin(side, quick, 1, "q")
     assert quick.asked == ["q0"]
+
+
+def test_many_that_do_not_answer_give_their_places_to_others(side):
+    silent = [Far() for _ in range(MAX_ASKED)]
+    for number, far in enumerate(silent):
+        begin(side, far, 1, f"s{number}-")
+    side.now = PATIENCE_S - 0.1
+    side.sweep()
+    assert not any(side._engine.deferred.values()), "a moment is no silence"
+    side.now = PATIENCE_S
+    side.sweep()
+    assert all(side._engine.deferred.values())
+    message = TicketGranted(request="s0-0", generation=Generation(7, 1), first_page=0, lease_ms=1)
+    side.on_message(silent[0], message, memoryview(b""))
+    assert [key.endswith("s0-0") for key in side._engine.admitted] == [True], "a late answer counts"
 
 
 @pytest.mark.parametrize("answer", ["ticket", "noticket"])
