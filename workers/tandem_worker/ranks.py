@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from tandem_worker.engine.parallel import follow, join
 from tandem_worker.engine.ranked import pages_of_rank
 
 LOG = logging.getLogger("tandem_worker.ranks")
-END_S: Final = 5.0
+END_S: Final = 10.0  # for all of them: what is left of a pod's grace once the worker has drained
 FAILED: Final = 1
 
 
@@ -45,9 +46,10 @@ class Ranks:
         for process in self.processes:
             if process.stdin is not None and not told:
                 process.stdin.close()
+        until = time.monotonic() + END_S
         for process in self.processes:
             try:
-                process.wait(END_S)
+                process.wait(max(until - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(END_S)

@@ -116,9 +116,12 @@ def limit_of(group: Path) -> str:
 
 @contextlib.contextmanager
 def bounded_memory(pid: int, group: Path) -> Iterator[None]:
-    """What it has it keeps; of what it asks for from now on it gets next to nothing, and then it is killed."""
+    """What it has it keeps; of what it asks for from now on it gets one page, and then it is killed.
+
+    One page, since a pass that gives each block back before it asks for the next one may do with few.
+    """
     try:
-        (group / limit_of(group)).write_text(str(64 << 10))
+        (group / limit_of(group)).write_text(str(resource.getpagesize()))
         (group / "cgroup.procs").write_text(str(pid))
         yield
         counts = group / ("memory.events" if limit_of(group) == "memory.max" else "memory.oom_control")
