@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from e2e.bench.performance import put_text, stamp
+from e2e.bench.quality_ranks import ranks_table
 from tandem_worker.engine import EngineSettings, LoadedModel, load_model, load_tokenizer
 from tandem_worker.engine.batch import decode_batch, prefill_batch
 from tandem_worker.engine.request import Sampling
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("build/models/smollm2-135m-instruct"))
     parser.add_argument("--text", type=Path, default=Path(TEXT))
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--ranks", type=int, default=3, help="of the last table; 1: without it")
     parser.add_argument("--docs", action="store_true")
     given = parser.parse_args()
     ids = load_tokenizer(given.model).encode(given.text.read_text(encoding="utf-8"), special=False)
@@ -61,11 +63,13 @@ def main() -> None:
         found[kind] = measured(load_model(given.model, KINDS[kind]), KINDS[kind], ids)
         print(f"{kind}: {time.perf_counter() - start:.0f} s", flush=True)
     lines = list(table(found))
+    if given.ranks > 1:
+        lines += ["", *ranks_table(given.model, SETTINGS, given.ranks, prompts_of(ids), OUTPUT)]
     print("\n".join(lines))
     if given.docs:
         said = (
             f"{given.model.name}, {given.text}: perplexity of {WINDOWS} windows of {WINDOW} tokens; greedy: {PROMPTS} "
-            f"prompts of {PROMPT} tokens, {OUTPUT} tokens each, against bf16."
+            f"prompts of {PROMPT} tokens, {OUTPUT} tokens each, against bf16. Below: spread over ranks, against one."
         )
         command = f"python -m e2e.bench.quality {' '.join(sys.argv[1:])}".strip()
         put_text("quality", "\n".join((stamp(command), said, "", *lines)) + "\n")
@@ -89,9 +93,13 @@ def measured(model: LoadedModel, settings: EngineSettings, ids: list[int]) -> Fo
     kv = KvStore(model.info, settings, model.decoder.dtype).tensor
     starts = range(0, WINDOW * WINDOWS, WINDOW)
     losses = [loss(model, settings, kv, ids[start : start + WINDOW]) for start in starts]
-    prompts = [ids[at * 150 : at * 150 + PROMPT] for at in range(PROMPTS)]
-    outputs = greedy(model, settings, kv, prompts)
+    outputs = greedy(model, settings, kv, prompts_of(ids))
     return Found(math.exp(sum(losses) / len(losses)), outputs)
+
+
+def prompts_of(ids: list[int]) -> list[list[int]]:
+    """Pieces of the text, apart from each other."""
+    return [ids[at * 150 : at * 150 + PROMPT] for at in range(PROMPTS)]
 
 
 def loss(model: LoadedModel, settings: EngineSettings, kv: torch.Tensor, ids: list[int]) -> float:
