@@ -60,6 +60,7 @@ async def _drain(sending: set[asyncio.Task[None]], stopped: asyncio.Task[bool], 
 
 
 async def _cancel(sending: set[asyncio.Task[None]]) -> None:
+    await asyncio.sleep(0)  # a task that has not begun would end without a word: its result is told as all are
     tasks = list(sending)
     for task in tasks:
         task.cancel()

@@ -193,11 +193,12 @@ async def test_open_loop_does_not_wait_for_answers(server):
     assert {r.status for r in await driving} == {Status.OK}
 
 
-async def test_what_is_open_at_the_end_is_unfinished(server):
+@pytest.mark.parametrize("drain_s", [0.05, pytest.param(-10.0, id="over before the last one begins")])
+async def test_what_is_open_at_the_end_is_unfinished(server, drain_s):
     made, url = server
     made.gate.clear()
     ended = []
-    results = await drive(plan(url, drain_s=0.05), ended.append)
+    results = await drive(plan(url, drain_s=drain_s), ended.append)
     assert {r.status for r in results} == {Status.UNFINISHED}
     assert len(ended) == len(results)
     assert summary(results, 90, 500, 40).attainment == 0
