@@ -198,6 +198,7 @@ def test_the_preflight_itself(require, kib, ends, words):
         pytest.param("vllm/vllm-openai:v0.12.0", "0.20.1", True, id="the resource knows better"),
         pytest.param("example.com/serving:0.3.1", "", True, id="another's tag is its own"),
         pytest.param("example.com/serving:0.3.1", "0.12", False, id="the resource tells"),
+        pytest.param("example.com/serving:0.3.1", "0.13", True, id="the first that knows, in two numbers"),
     ],
 )
 def test_an_older_vllm_is_not_told_what_it_does_not_know(image, version, knows):

@@ -28,7 +28,7 @@ def version_of(engine: Engine) -> Version | None:
     words = engine.version
     if not words and (found := OWN_IMAGE.search(engine.image)):
         words = found[1]
-    return tuple(int(part) for part in words.split(".")) if words else None
+    return tuple(int(part) for part in f"{words}.0".split(".")[:3]) if words else None  # 0.13 is 0.13.0
 
 
 def has(engine: Engine, what: str) -> bool:
