@@ -8,10 +8,10 @@ import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE, BadCatalogueError, to_data
 from tandem_operator.loop.catalogue import MAX_BYTES, load
-from tandem_operator.loop.reconcile import reconcile
 from tandem_operator.loop.refs import Ref, Stalled
-from tandem_operator.loop.resync import fill_cache, load_catalogue
+from tandem_operator.loop.resync import load_catalogue
 from tandem_operator.loop.settings import Settings
+from tests.loop.passes import converge
 
 REF = Ref("serving", "chat")
 
@@ -47,18 +47,6 @@ def operator(start, folder):
 def write(folder, entries):
     for name, content in entries.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-async def converge(api, world):
-    """Lists, passes and controllers in turn, until a pass writes nothing; how the last one ended."""
-    for _ in range(12):
-        await fill_cache(world)
-        before = len(api.writes)
-        outcome = await reconcile(world, REF)
-        if len(api.writes) == before:
-            return outcome
-        api.settle()
-    raise AssertionError(f"still writing: {api.writes[-5:]}")
 
 
 def pod_of(api, child="chat-prefill"):

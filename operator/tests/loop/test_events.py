@@ -11,21 +11,9 @@ from tandem_operator.loop.handlers import WATCHED, take_event
 from tandem_operator.loop.reconcile import reconcile
 from tandem_operator.loop.refs import Done, Ref
 from tandem_operator.loop.resync import fill_cache
+from tests.loop.passes import converge
 
 KIND, REF = "DisaggregatedInference", Ref("serving", "chat")
-
-
-async def converge(api, world):
-    """Lists, passes and controllers in turn, until a pass writes nothing."""
-    for _ in range(12):
-        await fill_cache(world)
-        before = len(api.writes)
-        await reconcile(world, REF)
-        quiet = len(api.writes) == before
-        api.settle()
-        if quiet:
-            return
-    raise AssertionError(f"still writing: {api.writes[-5:]}")
 
 
 def tell(world, what, *items):

@@ -9,6 +9,7 @@ import pytest
 from tandem_operator.loop.reconcile import reconcile
 from tandem_operator.loop.refs import Ref
 from tandem_operator.loop.resync import fill_cache
+from tests.loop.passes import converge
 
 KIND, REF = "DisaggregatedInference", Ref("serving", "chat")
 HOME = {"prefill": "prefill", "decode": "decode"}
@@ -38,19 +39,6 @@ def flipped(api):
 
 def lose(api, pod):
     del api.items["Pod", REF.namespace, pod["metadata"]["name"]]
-
-
-async def converge(api, world):
-    """Lists, passes and controllers in turn, until a pass writes nothing."""
-    for _ in range(20):
-        await fill_cache(world)
-        before = len(api.writes)
-        await reconcile(world, REF)
-        quiet = len(api.writes) == before
-        api.settle()
-        if quiet:
-            return
-    raise AssertionError(f"still writing: {api.writes[-5:]}")
 
 
 async def flipped_to(api, start, edit, pools, roles, minima):
