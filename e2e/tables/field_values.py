@@ -182,6 +182,12 @@ AS_UNSET = frozenset(
 )
 
 
+def several(body: Object) -> None:
+    """Pools of some size: of one worker no more than one can go."""
+    for pool in body["spec"]["pools"]:
+        pool["replicas"] = {"min": 4, "max": 6}
+
+
 def sleeping(body: Object) -> None:
     """A resource that may sleep."""
     put(body, "spec.scaleToZero.afterSeconds", 300)
@@ -190,6 +196,7 @@ def sleeping(body: Object) -> None:
 # What the cluster's operator has to allow, for a field that it refuses otherwise.
 ALLOWED: Mapping[str, str] = {"spec.model.cache.hostPath": "HostPath"}
 BESIDE: Mapping[str, Callable[[Object], None]] = {
+    "spec.rollout.maxUnavailable": several,
     "spec.scaleToZero.holdSeconds": sleeping,
     "spec.pools[].role": third_pool,
     "spec.model.revision": hub,

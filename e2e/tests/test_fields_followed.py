@@ -91,6 +91,13 @@ ROWS = [
         *(f"poddisruptionbudget/{NAME}-role-prefill", "spec.minAvailable"),
         *((count(3), 2), (count(2), 1)),
     ),
+    row(
+        "spec.rollout.maxUnavailable",
+        *(PREFILL, "spec.strategy.rollingUpdate.maxUnavailable"),
+        *((2, 2), (9, 3)),
+        suspend=False,
+        pools=[pool | {"replicas": count(4)} for pool in sample()["spec"]["pools"]],
+    ),
     row("spec.router.replicas", ROUTER, "spec.replicas", (3, 3), (2, 2), suspend=False),
     row("spec.router.tls.secretName", ROUTER, f"{POD}.volumes[tls].secret.secretName", ("one", "one"), ("two", "two")),
     row("spec.router.tls.secretName", f"service/{NAME}-router", "spec.ports[https].port", ("one", 8443)),

@@ -16,6 +16,14 @@ from tandem_operator.api.spec_router import Monitoring, Router
 from tandem_operator.api.spec_transfer import Transfer
 
 
+class Rollout(Part):
+    """How workers of a new template take the places of those of the former one."""
+
+    max_unavailable: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Most workers of a role that are replaced at a time, over all pools of that role. A pool keeps one worker all the
+    same, as long as it has several. Default: 1."""
+
+
 class ScaleToZero(Part):
     """When the workers go, and how long a request waits for them to come back."""
 
@@ -207,6 +215,8 @@ class Spec(Part):
     """What clients are promised."""
     rebalance: Rebalance = whole(Rebalance)
     """Whether and how the ratio of prefill to decode is kept right."""
+    rollout: Rollout = whole(Rollout)
+    """How fast an edit goes through the workers."""
     router: Router = whole(Router)
     """The OpenAI-compatible front door."""
     monitoring: Monitoring = whole(Monitoring)

@@ -8,7 +8,7 @@ from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT, LAB
 from tandem_operator.loop.faults import Fault, is_ready, stalling_fault
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.rollout import Lane, Member, pools_to_hold
-from tandem_operator.templates.groups import is_held, template_in
+from tandem_operator.templates.groups import is_held, step_of, template_in
 from tandem_operator.templates.names import TEMPLATE
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def held_pools(seen: Seen, digests: Mapping[str, str]) -> frozenset[str]:
         Lane(
             pool.name,
             Role(pool.role.lower()),
-            int(item["spec"].get("replicas", 1)),
+            desired := int(item["spec"].get("replicas", 1)),
             is_held(item),
+            step_of(seen.resource.spec.rollout.max_unavailable, desired),
         )
         for pool in seen.resource.spec.pools
         if (item := seen.pools.get(pool.name)) is not None

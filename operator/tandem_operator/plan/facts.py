@@ -69,7 +69,10 @@ class Device:
     price_per_hour: float
     watts: float = 0.0  # 0: not known
     measured_link: float | None = None  # bytes/s between two workers as they measured it; None: by the data sheet
-    scale_up: float = 0.0  # bytes/s to the others of its server or rack; 0: as the built-in catalogue has it
+    # Of these three 0 and "" stand for what the built-in catalogue has.
+    scale_up: float = 0.0  # bytes/s to the others of its server or rack
+    domain: int = 0  # how many share that link
+    generation: str = ""  # whose kernels it runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -76,33 +77,34 @@ def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerato
     )
     # A price may stay unknown (0 then), the physics may not.
     flops, memory, bandwidth, link, price = own
-    watts, scale_up = watts_of(hardware, catalogue), scale_up_of(hardware, catalogue)
     if flops is not None and memory is not None and bandwidth is not None and link is not None:
-        name = hardware.accelerator
-        return Device(name, flops, memory, bandwidth, link, price or 0.0, watts, scale_up=scale_up)
+        device = Device(hardware.accelerator, flops, memory, bandwidth, link, price or 0.0)
+        return with_rest(device, hardware, catalogue)
     entry = find(hardware.accelerator, catalogue)
-    return Device(
+    device = Device(
         entry.name,
         entry.peak(dtype) if flops is None else flops,
         entry.memory_bytes if memory is None else memory,
         entry.bandwidth if bandwidth is None else bandwidth,
         entry.link if link is None else link,
         entry.price_per_hour if price is None else price,
-        watts,
-        scale_up=scale_up,
     )
+    return with_rest(device, hardware, catalogue)
 
 
-def watts_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> float:
-    """The accelerator's power; 0 where neither the spec nor the catalogue has it."""
+def with_rest(device: Device, hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> Device:
+    """The device with its power, its links to others of its server, and its generation, as far as they are known."""
     entry = catalogue.get(hardware.accelerator)
-    return hardware.watts or (0.0 if entry is None else entry.watts)
-
-
-def scale_up_of(hardware: Hardware, catalogue: Mapping[str, Accelerator]) -> float:
-    """Bytes/s to the others of its server; 0 where neither the spec nor the catalogue has it."""
-    entry = catalogue.get(hardware.accelerator)
-    return scaled(hardware.scale_up_gigabytes_per_second, 1e9) or (0.0 if entry is None else entry.scale_up)
+    own = scaled(hardware.scale_up_gigabytes_per_second, 1e9)
+    if entry is None:
+        return replace(device, watts=hardware.watts or 0.0, scale_up=own or 0.0)
+    return replace(
+        device,
+        watts=hardware.watts or entry.watts,
+        scale_up=own or entry.scale_up,
+        domain=0 if own and entry.domain < 2 else entry.domain,  # who gives a link's speed has one
+        generation=entry.generation,
+    )
 
 
 def scaled(value: int | None, unit: float) -> float | None:

@@ -1,12 +1,13 @@
 """Which pools may replace a worker now, so that prefill and decode move to a new revision as pairs. Pure.
 
 A new revision serves only once it has a worker of each role, and an old one only as long as it has both. So both roles
-go step by step together, one worker of a role at a time, and no step takes the last pair while there is another way.
+go step by step together, a step of one role at a time, and no step takes the last pair while there is another way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from tandem_operator.plan.facts import Role
@@ -29,12 +30,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A pool that is rolled: its own role, the workers that it should have, and whether its rollout is held now."""
+    """A pool that is rolled: its own role, the workers that it should have, and whether its rollout is held now.
+
+    `step`: most workers that go at once.
+    """
 
     pool: str
     role: Role
     desired: int
     held: bool
+    step: int = 1
 
 
 def pools_to_hold(members: Sequence[Member], lanes: Sequence[Lane], *, unhealthy: bool) -> frozenset[str]:
@@ -60,7 +65,7 @@ def may_go(lane: Lane, rolling: Sequence[Lane], members: Sequence[Member], lanes
     """Is it this pool's turn, with a pair left to serve meanwhile?"""
     mine = of_role(lane.role, members, lanes)
     if any(m.current and not m.ready for m in mine):
-        return False  # one worker of a role at a time
+        return False  # one step of a role at a time
     if lane is not next(other for other in rolling if other.role is lane.role):
         return False  # one pool of a role at a time
     others = {other.role for other in rolling} - {lane.role}
@@ -77,18 +82,33 @@ def forced(rolling: Sequence[Lane], members: Sequence[Member], lanes: Sequence[L
 
 
 def keeps_pair(lane: Lane, members: Sequence[Member]) -> bool:
-    """Is a pair left whichever of the pool's old workers goes?"""
+    """Is a pair left whichever of the pool's old workers go in one step?"""
     victims = [m for m in members if m.pool == lane.pool and not m.current]
-    return all(has_pair([m for m in members if m is not victim]) for victim in victims)
+    needed = sum(goes_with(serving, victims) for serving in by_revision(members))
+    return needed > min(lane.step, len(victims))
+
+
+def goes_with(serving: Mapping[Role, Sequence[Member]], victims: Sequence[Member]) -> float:
+    """Fewest victims whose end leaves a revision without a pair; 0 where it has none, inf where none of them matter."""
+    alone, prefill, decode = (
+        float(len(found)) if all(m in victims for m in found) else inf
+        for found in (serving.get(role, ()) for role in (Role.BOTH, Role.PREFILL, Role.DECODE))
+    )
+    return alone + min(prefill, decode)
+
+
+def by_revision(members: Sequence[Member]) -> list[dict[Role, list[Member]]]:
+    """Those that serve, by revision and role."""
+    found: dict[str, dict[Role, list[Member]]] = {}
+    for member in members:
+        if member.ready:
+            found.setdefault(member.revision, {}).setdefault(member.role, []).append(member)
+    return list(found.values())
 
 
 def has_pair(members: Sequence[Member]) -> bool:
     """Do workers of one revision serve in both roles?"""
-    roles: dict[str, set[Role]] = {}
-    for member in members:
-        if member.ready:
-            roles.setdefault(member.revision, set()).add(member.role)
-    return any(Role.BOTH in found or len(found) > 1 for found in roles.values())
+    return any(goes_with(serving, members) for serving in by_revision(members))
 
 
 def of_role(role: Role, members: Sequence[Member], lanes: Sequence[Lane]) -> list[Member]:

@@ -154,7 +154,7 @@ def config_of(model: ModelShape) -> ModelConfig:
 
 
 def hardware_of(device: Device, model: ModelShape) -> Accelerator:
-    """The device as the performance model wants it: its links between GPUs and its generation are the catalogue's."""
+    """The device as the performance model wants it; what it leaves out is the built-in catalogue's of that name."""
     known = CATALOGUE.get(device.name)
     return Accelerator(
         device.name,
@@ -165,6 +165,6 @@ def hardware_of(device: Device, model: ModelShape) -> Accelerator:
         watts=known.watts if known else 0.0,
         price_per_hour=device.price_per_hour,
         scale_up=device.scale_up or (known.scale_up if known else 0.0),
-        domain=known.domain if known else OWN_SERVER if device.scale_up else 1,
-        generation=known.generation if known else "",
+        domain=device.domain or (known.domain if known else OWN_SERVER if device.scale_up else 1),
+        generation=device.generation or (known.generation if known else ""),
     )

@@ -16,7 +16,7 @@ from tandem_operator.api.constants import (
 )
 from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
-from tandem_operator.templates.groups import group_of, nodes_of
+from tandem_operator.templates.groups import group_of, nodes_of, step_of
 from tandem_operator.templates.merge import merged
 from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
@@ -93,6 +93,7 @@ def pool_deployment(
         "worker",
         metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
         replicas=replicas,
+        step=step_of(spec.rollout.max_unavailable, replicas),
         selector=selector,
         pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
         | {LABEL_REVISION: revision_of(spec, images)},

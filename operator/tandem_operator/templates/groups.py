@@ -53,6 +53,7 @@ def spread(spec: Spec, nodes: int, *, leads: bool) -> list[str]:
 def group_of(spec: Spec, deployment: Object, nodes: int) -> Object:
     """The pool's Deployment as groups of pods that start, end and are replaced together."""
     template = deployment["spec"]["template"]
+    step = deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"]
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": GROUP,
@@ -63,7 +64,7 @@ def group_of(spec: Spec, deployment: Object, nodes: int) -> Object:
             # As in a Deployment of ours: GPUs are full, so a group goes before its successor comes.
             "rolloutStrategy": {
                 "type": "RollingUpdate",
-                "rollingUpdateConfiguration": {"partition": 0, "maxSurge": 0, "maxUnavailable": 1},
+                "rollingUpdateConfiguration": {"partition": 0, "maxSurge": 0, "maxUnavailable": step},
             },
             "leaderWorkerTemplate": {
                 "size": nodes,
@@ -90,6 +91,11 @@ def _rank(template: Object) -> Object:
     for field in SERVING:
         container.pop(field, None)
     return template
+
+
+def step_of(most: int, replicas: int) -> int:
+    """Workers of a pool that go at once, of the `most` of its role: one stays, where there are several."""
+    return max(1, min(most, replicas - 1))
 
 
 def template_in(item: Object) -> Object:

@@ -18,6 +18,7 @@ from tandem_operator.loop.queue import Queue
 from tandem_operator.loop.record import Recorder
 from tandem_operator.loop.refs import Ref
 from tandem_operator.loop.resync import fill_cache
+from tandem_operator.loop.rollout import digest_in
 from tandem_operator.loop.settings import Settings
 from tandem_operator.loop.world import World
 
@@ -31,7 +32,13 @@ def led(groups):
     """Groups as the Deployment of their leaders."""
     template = groups["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
     spec = {"replicas": groups["spec"]["replicas"], "template": template, "selector": {"matchLabels": {}}}
+    spec["strategy"] = {"rollingUpdate": groups["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]}
     return {"metadata": groups["metadata"], "spec": spec}
+
+
+def serves(pod):
+    """Is it up?"""
+    return (pod.get("status") or {}).get("phase") == "Running"
 
 
 class CrashedError(Exception):
@@ -182,9 +189,8 @@ class Api:
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
             template = deployment["spec"]["template"]["metadata"]
             pods = [p for p in pods if ("Pod", REF.namespace, p["metadata"]["name"]) in self.items]
-            if self.roll_one(deployment, pods):
-                pods.pop()
-            for _ in range(deployment["spec"]["replicas"] - len(pods)):
+            gone = self.roll_on(deployment, pods)
+            for _ in range(deployment["spec"]["replicas"] - len(pods) + gone):
                 labels = template["labels"]
                 assert selector.items() <= labels.items()
                 self.store(
@@ -213,18 +219,21 @@ class Api:
             if not any(pod["metadata"]["name"].startswith(d["metadata"]["name"] + "-") for d in owners):
                 del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
 
-    def roll_one(self, deployment, pods):
-        """One pod of an older template goes, if the rollout is not held and no pod is away; unready ones first."""
-        digest = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get("tandem.dev/template")
-        old = [p for p in pods if (p["metadata"].get("annotations") or {}).get("tandem.dev/template") != digest]
-        if deployment["spec"].get("paused") or not old or len(pods) < deployment["spec"]["replicas"]:
-            return False
-        serving = {p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") == "Running"}
-        old.sort(key=lambda p: p["metadata"]["name"] in serving)
-        if len(serving) < len(pods) and old[0]["metadata"]["name"] in serving:
-            return False
-        del self.items["Pod", REF.namespace, old[0]["metadata"]["name"]]
-        return True
+    def roll_on(self, deployment, pods):
+        """Pods of an older template go, how many: as the strategy allows, unready ones first, none if it is held."""
+        spec, digest = deployment["spec"], digest_in(deployment["spec"]["template"])
+        old = [pod for pod in pods if digest_in(pod) != digest]
+        if spec.get("paused") or not old or len(pods) < spec["replicas"]:
+            return 0
+        # As the Deployment controller has it: wrecks first, then what serves down to the fewest that must.
+        most, serving = int(spec["strategy"]["rollingUpdate"]["maxUnavailable"]), [p for p in pods if serves(p)]
+        late = sum(not serves(p) for p in pods if p not in old)
+        spare = max(len(serving) - (spec["replicas"] - most), 0)
+        gone = [p for p in old if not serves(p)] + [p for p in old if serves(p)][:spare]
+        gone = gone[: max(most - late, 0)]
+        for pod in gone:
+            del self.items["Pod", REF.namespace, pod["metadata"]["name"]]
+        return len(gone)
 
     def state(self):
         """What is, without versions, times and names that chance gave."""

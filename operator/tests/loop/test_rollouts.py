@@ -69,14 +69,28 @@ async def start_of(api, start, edit, **sizes):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"prefill": 2, "decode": 2}, {"prefill": 2, "decode": 4}, {"prefill": 1, "decode": 1}]
+    ("sizes", "most", "steps"),
+    [
+        ({"prefill": 2, "decode": 2}, 1, 2),
+        ({"prefill": 2, "decode": 4}, 1, 4),
+        ({"prefill": 1, "decode": 1}, 1, 1),
+        ({"prefill": 4, "decode": 4}, 1, 4),
+        ({"prefill": 4, "decode": 4}, 2, 2),
+        ({"prefill": 3, "decode": 6}, 8, 2),
+        ({"prefill": 1, "decode": 1}, 8, 1),
+    ],
 )
-async def test_a_new_image_goes_through_in_pairs(api, start, edit, sizes):
+async def test_a_new_image_goes_through_in_pairs(api, start, edit, sizes, most, steps):
     world, old = await start_of(api, start, edit, **sizes)
+    edit(lambda spec: spec.update(rollout={"maxUnavailable": most}))
     image(edit, "worker:2")
+    taken = 0
     for _ in range(20):
         await step(api, world, ready=False)
         found = revisions(api)
+        away = {name: size - sum(n for (p, _), n in found.items() if p == name) for name, size in sizes.items()}
+        assert max(away.values()) <= most, "no more of a role at a time"
+        taken += max(away.values()) > 0
         if min(sizes.values()) > 1:
             assert any(found.get(("prefill", r), 0) and found.get(("decode", r), 0) for _, r in found), found
         api.settle()
@@ -85,6 +99,7 @@ async def test_a_new_image_goes_through_in_pairs(api, start, edit, sizes):
     await fill_cache(world)
     await converge(api, world)
     assert {revision for _, revision in revisions(api)}.isdisjoint({old})
+    assert taken == steps
     assert paused(api) == set()
     assert condition(api, "Reconciling") is None
     before = len(api.writes)

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from tandem_operator.api.catalogue import UnknownAcceleratorError
+from tandem_operator.api.catalogue import CATALOGUE, UnknownAcceleratorError
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.plan.facts import Objective, RebalanceMode, Role, Steadiness
 from tandem_operator.plan.limits import limits_of, max_batch_of
@@ -112,3 +114,18 @@ def test_the_batch_is_what_the_engine_was_told(args, batch):
 
 def test_every_engine_spells_its_batch():
     assert max_batch_of(["--max-num-seqs=32"], "vllm") == max_batch_of(["--max-running-requests", "32"], "sglang") == 32
+
+
+def test_a_clusters_own_catalogue_reaches_the_prior():
+    """Where more accelerators share the fast link, and whose kernels they run, is not the built-in entry's alone."""
+    entry = CATALOGUE["h100-sxm"]
+    found = {}
+    for name, changed in {
+        "as built in": entry,
+        "four share a link": replace(entry, domain=4),
+        "older kernels": replace(entry, generation="ampere"),
+    }.items():
+        device = limits_of(spec("h100-sxm"), {"h100-sxm": changed}).pools[0].device
+        found[name] = prior_of(device, 8, LLAMA_70B)
+    assert found["four share a link"].token_s > found["as built in"].token_s
+    assert found["older kernels"] != found["as built in"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem_operator.plan.facts import Role
-from tandem_operator.plan.rollout import Lane, Member, has_pair, pools_to_hold
+from tandem_operator.plan.rollout import Lane, Member, has_pair, keeps_pair, pools_to_hold
+from tandem_operator.templates.groups import step_of
 
 P, D, B = Role.PREFILL, Role.DECODE, Role.BOTH
 
@@ -35,8 +38,47 @@ def pool(name, role, word):
     ],
 )
 def test_who_waits(prefill, decode, held):
-    lanes = [Lane("p", P, len(prefill), held=False), Lane("d", D, len(decode), held=False)]
-    assert pools_to_hold([*pool("p", P, prefill), *pool("d", D, decode)], lanes, unhealthy=False) == held
+    assert who_waits(prefill, decode, step=1) == held
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "step", "held"),
+    [
+        pytest.param("OOOO", "OOOO", 2, set(), id="two of each role begin"),
+        pytest.param("OOnN", "OOnn", 2, {"p", "d"}, id="each step waits for all of its new workers"),
+        pytest.param("OONN", "OOnn", 2, {"p", "d"}, id="the faster role waits for the slower"),
+        pytest.param("OONN", "OONN", 2, set(), id="the new pairs serve"),
+        pytest.param("OO", "OOOO", 2, {"p"}, id="a step that takes the last old pair waits"),
+        pytest.param("OO", "OO", 2, set(), id="no step keeps a pair: both go at once"),
+        pytest.param("OOON", "OOON", 9, set(), id="as many as there are"),
+        pytest.param("oOON", "OOON", 2, set(), id="the new pair stays whoever goes"),
+    ],
+)
+def test_who_waits_where_several_go_at_once(prefill, decode, step, held):
+    assert who_waits(prefill, decode, step) == held
+
+
+def who_waits(prefill, decode, step):
+    lanes = [Lane("p", P, len(prefill), False, step), Lane("d", D, len(decode), False, step)]
+    return pools_to_hold([*pool("p", P, prefill), *pool("d", D, decode)], lanes, unhealthy=False)
+
+
+@pytest.mark.parametrize(("most", "replicas", "step"), [(1, 4, 1), (2, 4, 2), (9, 4, 3), (4, 1, 1), (4, 0, 1)], ids=str)
+def test_a_pool_of_several_keeps_one(most, replicas, step):
+    assert step_of(most, replicas) == step
+
+
+@given(
+    word=st.lists(st.tuples(st.sampled_from("pqd"), st.sampled_from([P, D, B]), st.sampled_from("oOnN")), max_size=7),
+    step=st.integers(1, 3),
+)
+def test_a_pair_is_kept_just_if_no_choice_of_victims_ends_it(word, step):
+    """The count against all choices, one by one."""
+    members = [m for i, (name, role, c) in enumerate(word) for m in [replace(pool(name, role, c)[0], name=f"{i}")]]
+    lane = Lane("p", P, 4, held=False, step=step)
+    old = [m for m in members if m.pool == "p" and not m.current]
+    choices = combinations(old, min(step, len(old)))
+    assert keeps_pair(lane, members) is all(has_pair([m for m in members if m not in gone]) for gone in choices)
 
 
 def test_all_wait_while_new_workers_are_unhealthy():
@@ -68,15 +110,15 @@ def test_colocated_workers_go_one_at_a_time():
 class Cluster:
     """Deployments with surge 0, whose pods start when chance has it."""
 
-    def __init__(self, sizes, seed):
+    def __init__(self, sizes, seed, most):
         self.chance = random.Random(seed)
-        self.lanes = {name: Lane(name, role, size, held=False) for name, (role, size) in sizes.items()}
+        self.lanes = {name: Lane(name, role, n, False, step_of(most, n)) for name, (role, n) in sizes.items()}
         self.members = [m for name, (role, size) in sizes.items() for m in pool(name, role, "O" * size)]
         self.away = dict.fromkeys(sizes, 0)
 
     def operator(self):
         held = pools_to_hold(self.members, list(self.lanes.values()), unhealthy=False)
-        self.lanes = {n: Lane(n, lane.role, lane.desired, n in held) for n, lane in self.lanes.items()}
+        self.lanes = {name: replace(lane, held=name in held) for name, lane in self.lanes.items()}
 
     def controllers(self):
         for name, lane in self.lanes.items():
@@ -84,8 +126,10 @@ class Cluster:
             old = [m for m in mine if not m.current]
             if len(mine) < lane.desired:  # always brought up again, of the new template
                 self.members.append(Member(f"{name}{self.chance.random()}", name, lane.role, False, "n", True))
-            elif old and not lane.held and all(m.ready for m in mine):
-                self.members.remove(self.chance.choice(old))
+            elif old and not lane.held:
+                spare = lane.step - sum(not m.ready for m in mine)
+                for gone in self.chance.sample(old, max(min(spare, len(old)), 0)):
+                    self.members.remove(gone)
 
     def kubelets(self):
         late = [m for m in self.members if not m.ready]
@@ -99,11 +143,12 @@ class Cluster:
 @given(
     prefill=st.lists(st.integers(1, 4), min_size=1, max_size=2),
     decode=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    most=st.integers(1, 3),
     seed=st.integers(0, 10_000),
 )
-def test_every_rollout_ends_and_a_pair_serves_throughout(prefill, decode, seed):
+def test_every_rollout_ends_and_a_pair_serves_throughout(prefill, decode, most, seed):
     sizes = {f"p{i}": (P, n) for i, n in enumerate(prefill)} | {f"d{i}": (D, n) for i, n in enumerate(decode)}
-    cluster = Cluster(sizes, seed)
+    cluster = Cluster(sizes, seed, most)
     for _ in range(400):
         cluster.operator()
         cluster.controllers()
@@ -112,7 +157,7 @@ def test_every_rollout_ends_and_a_pair_serves_throughout(prefill, decode, seed):
         for role in (P, D):
             sized = sum(size for found, size in sizes.values() if found is role)
             ready = sum(m.ready for m in cluster.members if m.role is role)
-            assert sized - ready <= 1, "one worker of a role at a time"
+            assert sized - ready <= most, "no more of a role are away than it may have"
         cluster.operator()
         cluster.kubelets()
         if all(m.current and m.ready for m in cluster.members) and len(cluster.members) == sum(prefill) + sum(decode):
