@@ -29,7 +29,7 @@ def roofline_truth(pool: PoolLimits, shape: ModelShape, slower: float) -> Truth:
 
     Raises NoFitError where the pool's workers cannot hold the model.
     """
-    prior = prior_of(pool.device, pool.gpus, shape)
+    prior = prior_of(pool.device, pool.gpus, shape, pool.spread)
     if prior.kv_room_tokens < 1:
         raise NoFitError(f"pool {pool.name}: {no_fit_words(pool.device, pool.gpus, shape, 1.0)}")
     moved, slow = prior.transfer_token_s, slowed(prior, slower)

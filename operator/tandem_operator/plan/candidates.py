@@ -225,7 +225,7 @@ def crews(limits: Limits, target: Target, model: ModelShape) -> tuple[tuple[Crew
     for pool, role in [*own, *((p, other[role]) for p, role in reversed(own))]:
         count = min(left[pool.name], wanted[role])
         if count:
-            by_role[role].append(Crew(prior_of(pool.device, pool.gpus, model), count, pool.name))
+            by_role[role].append(Crew(prior_of(pool.device, pool.gpus, model, pool.spread), count, pool.name))
             left[pool.name] -= count
             wanted[role] -= count
     return tuple(by_role[Role.PREFILL]), tuple(by_role[Role.DECODE])

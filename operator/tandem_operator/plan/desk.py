@@ -138,7 +138,7 @@ class Desk:
         self._load, self._model, self._slo = load, model, slo
         self._ttft_s, self._tpot_s = slo.ttft_ms / 1000 / model.ttft_factor, slo.tpot_ms / 1000 / model.tpot_factor
         pools = limits.pools
-        priors = [prior_of(p.device, p.gpus, shape) for p in pools]
+        priors = [prior_of(p.device, p.gpus, shape, p.spread) for p in pools]
         own = [i for i, p in enumerate(pools) if p.role is Role.PREFILL]
         other = [i for i, p in enumerate(pools) if p.role is Role.DECODE]
         self._order = (*own, *reversed(other))  # who prefills first: own role first, then the last pools

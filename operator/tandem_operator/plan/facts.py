@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem_operator.api.engines import ENGINES
 from tandem_operator.plan.performance.config import ModelConfig
+from tandem_operator.plan.performance.parallel import Parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +110,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """A pool as the resource allows it; replicas in pods, `gpus` per replica."""
+    """A pool as the resource allows it; replicas in pods, `gpus` per replica, `spread` over them: None, by tensor."""
 
     name: str
     role: Role
@@ -120,6 +121,7 @@ class PoolLimits:
     initial: int
     up_pods: int | None = None  # what one decision may add or remove now; None: as Steadiness says
     down_pods: int | None = None
+    spread: Parallelism | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from tandem_operator.api.catalogue import CATALOGUE, GIB, find
 from tandem_operator.api.engines import ENGINES
 from tandem_operator.plan.engine_args import chunk_of
 from tandem_operator.plan.facts import Device, Limits, Objective, PoolLimits, RebalanceMode, Role, Slo, Steadiness
+from tandem_operator.plan.performance.parallel import Parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tandem_operator.api import spec_pool as api
     from tandem_operator.api.catalogue import Accelerator
     from tandem_operator.api.spec import Spec
     from tandem_operator.api.spec_pool import Hardware, Pool
@@ -63,7 +65,14 @@ def pool_limits(pool: Pool, dtype: str, catalogue: Mapping[str, Accelerator]) ->
         minimum=pool.replicas.min,
         maximum=pool.replicas.max,
         initial=pool.replicas.start,
+        spread=spread_of(pool.parallelism),
     )
+
+
+def spread_of(parallelism: api.Parallelism) -> Parallelism | None:
+    """How a worker's ranks are spread; None where they only share each layer."""
+    p = parallelism
+    return Parallelism(p.tensor, p.pipeline, p.data, expert=p.expert) if p.gpus * p.expert > p.tensor else None
 
 
 def device_of(hardware: Hardware, dtype: str, catalogue: Mapping[str, Accelerator]) -> Device:

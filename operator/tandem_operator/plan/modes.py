@@ -204,7 +204,7 @@ def question_of(limits: Limits, pools: Sequence[PoolLimits], shape: ModelShape, 
     """The advisor's question with a resource's own pools as the offer."""
     offers: dict[Role, dict[Kind, int]] = {}
     for pool in pools:
-        kind = Kind(pool.device, pool.gpus, prior_of(pool.device, pool.gpus, shape))
+        kind = Kind(pool.device, pool.gpus, prior_of(pool.device, pool.gpus, shape, pool.spread))
         of_role = offers.setdefault(pool.role, {})
         of_role[kind] = of_role.get(kind, 0) + pool.maximum
     kinds = tuple({kind: None for of_role in offers.values() for kind in of_role})

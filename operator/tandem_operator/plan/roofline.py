@@ -95,24 +95,28 @@ def kv_bytes_per_token(model: ModelShape) -> int:
 
 
 @lru_cache(maxsize=1024)
-def prior_of(device: Device, gpus: int, model: ModelShape) -> Prior:
-    """The roofline of one worker that spans `gpus` devices (tensor parallel), from the performance model's unit costs.
+def prior_of(device: Device, gpus: int, model: ModelShape, spread: Parallelism | None = None) -> Prior:
+    """The roofline of one worker of `gpus` devices, from the performance model's unit costs; `spread`: None, by tensor.
 
     A step's parts are added where the performance model takes the slower of computing and reading the weights: the sum
     is at most twice the maximum, and calibration takes the rest.
+    Stages that follow each other work on as many micro-batches, and replicas of the attention on as many requests, at
+    once: what a token costs is shared among them, and a pass over all weights is not (GPipe, arXiv 1811.06965, without
+    its bubbles). So a worker's throughput is right; a lone prompt behind replicas takes longer than is said.
     """
-    where = Deployment(config_of(model), hardware_of(device, model), precision_of(model), Parallelism(tensor=gpus))
-    costs = costs_of(where)
+    split = spread or Parallelism(tensor=gpus)
+    where = Deployment(config_of(model), hardware_of(device, model), precision_of(model), split)
+    costs, lanes = costs_of(where), split.pipeline * split.data
     token_bytes = kv.token_bytes(where.model, where.precision.kv)
     link = device.measured_link or device.link * gpus * link_efficiency(MESSAGE_TOKENS * token_bytes / gpus)
     return Prior(
         pass_s=ENGINES["tandem"].step_s + costs.floor_s + costs.latency_s + costs.linear.read_s + costs.head.read_s,
-        token_s=costs.linear.token_s + costs.activation_s + costs.message_s,
-        pair_s=costs.pair_s / 2,
-        context_token_s=costs.context_s,
+        token_s=(costs.linear.token_s + costs.activation_s + costs.message_s) / lanes,
+        pair_s=costs.pair_s / 2 / lanes,
+        context_token_s=costs.context_s / lanes,
         transfer_token_s=token_bytes / link,
-        kv_room_tokens=room_tokens(where),
-        sparse=sparse_of(costs),
+        kv_room_tokens=room_tokens(where) * split.data,
+        sparse=sparse_of(costs, lanes, split.pipeline),
     )
 
 

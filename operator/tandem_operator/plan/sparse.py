@@ -56,8 +56,11 @@ class Sparse:
         return min(context, self.attended) if self.attended else context
 
 
-def sparse_of(costs: Costs) -> Sparse | None:
-    """The sparse part of a deployment's unit costs; None for a plain dense decoder."""
+def sparse_of(costs: Costs, lanes: int = 1, stages: int = 1) -> Sparse | None:
+    """The sparse part of a deployment's unit costs; None for a plain dense decoder.
+
+    `lanes` work at once on attention, `stages` of them on other layers; the experts count the tokens of all ranks.
+    """
     experts = costs.experts
     if not (experts or costs.window or costs.attended or costs.state_s):
         return None
@@ -65,11 +68,11 @@ def sparse_of(costs: Costs) -> Sparse | None:
         experts.total if experts else 0,
         experts.chosen if experts else 0,
         experts.ranks if experts else 1,
-        experts.token_s if experts else 0.0,
+        experts.token_s / stages if experts else 0.0,
         experts.read_s if experts else 0.0,
         costs.window,
         costs.attended,
-        costs.window_pair_s,
-        costs.window_s,
-        costs.state_s,
+        costs.window_pair_s / lanes,
+        costs.window_s / lanes,
+        costs.state_s / lanes,
     )

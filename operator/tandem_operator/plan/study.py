@@ -182,7 +182,7 @@ def with_pools(model: Model, seen: Observed, shape: ModelShape, share: float) ->
     """The model with the fits of pools that the metrics tell apart."""
     if not any(w.prefill_of or w.decode_of for w in seen.history):
         return model
-    priors = {p.name: prior_of(p.device, p.gpus, shape) for p in seen.limits.pools}
+    priors = {p.name: prior_of(p.device, p.gpus, shape, p.spread) for p in seen.limits.pools}
     prefill, decode = (calibrate_pools(priors, role, seen.history, share) for role in (Role.PREFILL, Role.DECODE))
     return replace(model, prefill_of=prefill, decode_of=decode)
 

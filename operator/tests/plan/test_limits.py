@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from tandem_operator.api import spec_pool as api
 from tandem_operator.api.catalogue import CATALOGUE, UnknownAcceleratorError
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.plan.facts import Objective, RebalanceMode, Role, Steadiness
-from tandem_operator.plan.limits import limits_of, max_batch_of
+from tandem_operator.plan.limits import limits_of, max_batch_of, spread_of
+from tandem_operator.plan.performance.parallel import Parallelism
 from tandem_operator.plan.roofline import prior_of
 from tests.plan.examples import LLAMA_70B
 
@@ -129,3 +131,18 @@ def test_a_clusters_own_catalogue_reaches_the_prior():
         found[name] = prior_of(device, 8, LLAMA_70B)
     assert found["four share a link"].token_s > found["as built in"].token_s
     assert found["older kernels"] != found["as built in"]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "spread"),
+    [
+        pytest.param({"tensor": 4}, None, id="by tensor alone"),
+        pytest.param({"tensor": 4, "pipeline": 2}, Parallelism(4, pipeline=2), id="stages"),
+        pytest.param({"tensor": 4, "data": 2, "expert": 8}, Parallelism(4, data=2, expert=8), id="experts over all"),
+        pytest.param({"tensor": 4, "expert": 4}, Parallelism(4, expert=4), id="experts over tensor ranks"),
+    ],
+)
+def test_how_a_worker_is_spread_reaches_the_planner(degrees, spread):
+    found = spread_of(api.Parallelism.model_validate(degrees))
+    assert found == spread
+    assert found is None or found.gpus == api.Parallelism.model_validate(degrees).gpus

@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from tandem_operator.plan.performance.parallel import Parallelism
 from tandem_operator.plan.roofline import kv_bytes_per_token, prior_of
+from tandem_operator.plan.shapes import find_shape
 from tests.plan.examples import H100, H200, LLAMA_70B, SMOL
 
 
@@ -44,3 +46,26 @@ def test_a_measured_link_stands_for_the_data_sheets():
     measured = replace(H100, measured_link=2e9)
     assert prior_of(measured, 8, LLAMA_70B).transfer_token_s == pytest.approx(327_680 / 2e9)
     assert prior_of(measured, 8, LLAMA_70B).token_s == prior_of(H100, 8, LLAMA_70B).token_s, "it computes as before"
+
+
+def test_stages_share_the_work_and_not_the_reading():
+    staged, tensor = (prior_of(H100, 8, LLAMA_70B, p) for p in (Parallelism(4, pipeline=2), Parallelism(8)))
+    assert staged.pass_s > 1.4 * tensor.pass_s, "four ranks read each stage, one stage after the other"
+    assert staged.token_s <= tensor.token_s, "as many multiply, and fewer reduce"
+    assert staged.pair_s == pytest.approx(tensor.pair_s)
+    assert staged.kv_room_tokens == pytest.approx(tensor.kv_room_tokens)
+
+
+def test_replicas_of_the_attention_serve_more_and_hold_the_weights_twice():
+    one, two = prior_of(H200, 4, LLAMA_70B), prior_of(H200, 8, LLAMA_70B, Parallelism(4, data=2))
+    assert two.pass_s == one.pass_s
+    assert (two.token_s, two.context_token_s) == (one.token_s / 2, one.context_token_s / 2)
+    assert two.kv_room_tokens == 2 * one.kv_room_tokens < prior_of(H200, 8, LLAMA_70B).kv_room_tokens
+
+
+def test_experts_that_are_spread_are_read_by_fewer_ranks_each():
+    shape = find_shape("qwen3-235b-a22b", "bfloat16")
+    spread, split = (prior_of(H200, 8, shape, Parallelism(8, expert=n)) for n in (8, 1))
+    assert spread.sparse.ranks == 8
+    assert spread.step_parts(64, 2048) != split.step_parts(64, 2048)
+    assert spread.kv_room_tokens == pytest.approx(split.kv_room_tokens)
