@@ -13,7 +13,7 @@ DATA ?= ../shared/data
 export PATH := $(CURDIR)/$(ENV)/bin:$(PATH)
 
 .PHONY: help demo down test test-full check crds env cluster cluster-oldest helm model system lock fuzz clean \
-  bench-simulator bench-published bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
+  bench-simulator bench-published bench-planner bench-accuracy bench-control bench-decision bench-transfer bench-operator bench-engine \
   bench-engine-serving bench-quality bench-clients
 .DEFAULT_GOAL := help
 
@@ -67,6 +67,8 @@ bench-operator: env cluster  ## the operator over hundreds of resources, beside 
 
 bench-decision: env  ## how long one decision over 64 by 64 replicas with flips takes
 	$(PY) -m e2e.bench.decision
+
+bench-planner: bench-accuracy bench-published bench-control bench-decision bench-simulator  ## all of the planner's (most of an hour)
 
 env: $(ENV)/.current $(ENV)/.native  ## the locked environment, and the engine's kernels compiled into it
 

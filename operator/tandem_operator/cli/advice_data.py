@@ -115,6 +115,8 @@ def resource_of(written: DisaggregatedInference, found: Consultation) -> Disaggr
         pool_body(role, group, written.spec.pools, found.question.budget_gpus)
         for role, group in zip(roles, plan.groups, strict=True)
     ]
+    if found.question.objective != written.spec.rebalance.objective:
+        spec["rebalance"] = {**spec.get("rebalance", {}), "objective": str(found.question.objective)}
     if plan.chunk_tokens is not None:
         if "roleFlips" in spec.get("rebalance", {}):
             spec["rebalance"].pop("roleFlips")

@@ -78,9 +78,9 @@ def plan(
     prefix_hits: Annotated[
         float | None, typer.Option(min=0, max=0.99, help="Cached share of the prompt tokens; default: the trace's.")
     ] = None,
-    objective: Annotated[Objective, typer.Option(help="What a cheaper plan saves.", case_sensitive=False)] = (
-        Objective.PRICE
-    ),
+    objective: Annotated[
+        Objective | None, typer.Option(help="What a cheaper plan saves; default: the resource's.", case_sensitive=False)
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="words, the answer as JSON, or a resource.")] = (
         Output.WORDS
     ),

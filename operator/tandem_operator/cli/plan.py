@@ -63,7 +63,7 @@ def consult(  # one argument a flag
     accelerators: str | None = None,
     gpus: int | None = None,
     hits: float | None = None,
-    objective: Objective = Objective.PRICE,
+    objective: Objective | None = None,
 ) -> Consultation:
     """Ask the advisor.
 
@@ -80,7 +80,7 @@ def consult(  # one argument a flag
         max_batch=max_batch_of(spec.engine.args, spec.engine.name),
         budget_gpus=gpus or budget_of(spec),
         budget_per_device=dict(spec.rebalance.budget.per_accelerator),
-        objective=objective,
+        objective=objective or Objective(spec.rebalance.objective),
     )
     advice = advise(question)
     if advice is not None and hits is None and traffic.reuse is not None:

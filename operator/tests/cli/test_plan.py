@@ -106,6 +106,15 @@ def test_all_accelerators_of_the_catalogue_can_be_asked_for(resource_file):
 
 
 @pytest.mark.parametrize(
+    ("args", "objective"), [((), None), (("--objective", "price"), None), (("--objective", "power"), "Power")], ids=str
+)
+def test_what_is_saved_is_in_the_resource_that_is_written(resource_file, args, objective):
+    result = run("plan", "-f", resource_file, *SMALL, "-o", "yaml", *args)
+    spec = yaml.safe_load(result.stdout)["spec"]
+    assert spec.get("rebalance", {}).get("objective") == objective
+
+
+@pytest.mark.parametrize(
     ("args", "words"),
     [
         pytest.param(["--workload", "nowhere.csv"], "nowhere.csv: no such file", id="no file"),
