@@ -159,6 +159,44 @@ def test_quota_is_exhausted(kube: Kube, smollm2: dict, router_url: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_new_resource_begins_within_a_quota_of_accelerators(kube: Kube, smollm2: dict) -> None:
+    """Six workers are wanted to begin with, and the namespace has two accelerators left: one worker a role."""
+    key, place = "requests.nvidia.com/gpu", ("-n", NAMESPACE)
+    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": NAMESPACE}}
+
+    def limit(most: int) -> int:
+        """The quota, once it is counted: how many are in use."""
+        kube.apply(yaml.safe_dump(about | {"spec": {"hard": {key: str(most)}}}))
+        found = until("it is counted", lambda: counted(kube, "gpus", key, str(most)), 30)
+        return int(found["used"][key])
+
+    body = sample("bounded", rebalance={"mode": "Auto"})
+    for pool in body["spec"]["pools"]:
+        pool |= {"replicas": {"min": 1, "max": 4, "initial": 3}, "template": {"nodeSelector": {"walked": "nowhere"}}}
+    try:
+        limit(limit(1000) + 2)
+        kube.apply(yaml.safe_dump(body))
+        seen = until("its pods are made", lambda: made(kube, "bounded", 2), 60)
+        assert seen["status"]["decision"]["target"]["pools"] == {"prefill": 1, "decode": 1}
+        assert condition(seen, "ScalingLimited")["reason"] != "PodsRefused"
+    finally:
+        kube.run("delete", "resourcequota", "gpus", *place, "--ignore-not-found")
+        kube.run("delete", RESOURCE, "bounded", *place, "--ignore-not-found", "--wait=true")
+
+
+def counted(kube: Kube, name: str, key: str, hard: str) -> dict[str, Any] | None:
+    """A quota's status, once its controller has seen it as it is."""
+    status = (kube.find("resourcequota", name, NAMESPACE) or {}).get("status") or {}
+    return status if (status.get("hard") or {}).get(key) == hard and key in (status.get("used") or {}) else None
+
+
+def made(kube: Kube, name: str, count: int) -> dict[str, Any] | None:
+    """The resource, once it has so many worker pods."""
+    pods = kube.items("pods", NAMESPACE, f"tandem.dev/resource={name},tandem.dev/component=worker")
+    return resource(kube, name) if len(pods) == count else None
+
+
+@pytest.mark.slow
 def test_a_node_is_gone_and_comes_back(tandem: Cluster, kube: Kube, smollm2: dict) -> None:
     before = {name: uid for name, (uid, _) in of_workers(kube).items()}
     tandem.command("node", "kill", "h200-0")

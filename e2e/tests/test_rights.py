@@ -16,6 +16,9 @@ from tandem_operator.loop.refs import Failed
 # What kopf asks for, and no pass: a list and a watch of every kind that the handlers are for.
 WATCHES = {(KINDS[kind].group, KINDS[kind].plural, verb) for kind in WATCHED for verb in ("list", "watch")}
 
+# Events are news, and without a word on quotas the API server has the last one.
+SOFT = {"events", "resourcequotas"}
+
 
 async def told(held: frozenset[Right]) -> tuple[set[Right], set[Right], bool]:
     """Tell every story with these rights: the rights that were asked for, those that were missed, and were all told?"""
@@ -48,4 +51,4 @@ async def test_a_right_that_nothing_asks_for_is_not_in_the_role() -> None:
 async def test_a_right_that_is_taken_away_is_missed(right: Right) -> None:
     _, missed, well = await told(rights_of(ROLE) - {right})
     assert missed == {right}
-    assert not well or right[1] == "events", "events are news; a pass does not fail for them"
+    assert not well or right[1] in SOFT, "a pass does not fail for these"

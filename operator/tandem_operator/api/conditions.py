@@ -251,6 +251,13 @@ REASONS: Final = (
         "More accelerators are wanted than this resource's part of those that all resources share.",
         "Raise the operator's TANDEM_FLEET_GPUS or spec.priority, or relax spec.slo.",
     ),
+    Reason(
+        SCALING_LIMITED,
+        "True",
+        "QuotaExhausted",
+        "More accelerators are wanted than a ResourceQuota of the namespace leaves; the message has its figures.",
+        "Raise the quota, or relax spec.slo.",
+    ),
     Reason(REBALANCING, "True", "Flipping", "Workers change their role.", _WAIT),
     Reason(REBALANCING, "True", "Scaling", "Pools grow or shrink.", _WAIT),
     Reason(REBALANCING, "False", "Steady", "Roles and replicas are as the target says."),

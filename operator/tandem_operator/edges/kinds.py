@@ -46,6 +46,7 @@ KINDS: dict[str, Kind] = {
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "prometheusrules"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
     "ResourceClaimTemplate": Kind("resource.k8s.io", "v1", "resourceclaimtemplates"),
+    "ResourceQuota": Kind("", "v1", "resourcequotas"),
     "DaemonSet": Kind("apps", "v1", "daemonsets"),
     "SriovNetworkNodePolicy": Kind("sriovnetwork.openshift.io", "v1", "sriovnetworknodepolicies"),
     "NicNodePolicy": Kind("mellanox.com", "v1alpha1", "nicnodepolicies"),  # these two are of the whole cluster

@@ -219,7 +219,8 @@ def judge_limits(seen: Seen, now: datetime) -> Verdict:
         return Verdict(Answer.YES, fault.reason, fault.message)
     verdict = judge_scaling(seen.facts, now)
     if verdict.reason == "AtMaximum" and seen.cap is not None and seen.facts.limits.budget_gpus == seen.cap.gpus:
-        return Verdict(Answer.YES, "BudgetExhausted", f"of the GPUs that all resources share: {seen.cap.why}")
+        shared = "of the GPUs that all resources share: " if seen.cap.reason == "BudgetExhausted" else ""
+        return Verdict(Answer.YES, seen.cap.reason, shared + seen.cap.why)
     return verdict
 
 

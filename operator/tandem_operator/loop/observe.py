@@ -14,7 +14,7 @@ from tandem_operator.loop.faults import condition_of, is_ready
 from tandem_operator.loop.modes import in_effect, leaving_of
 from tandem_operator.loop.sleep import as_it_sleeps
 from tandem_operator.plan.behavior import paced
-from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus
+from tandem_operator.plan.claims import Cap, capped, in_use, least_gpus, tighter
 from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target, WorkerState
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
@@ -110,7 +110,7 @@ def observe(
         leaving_gpus=sum(leaving.values()),
         start_s=start_of(p for p in pods if label_of(p, LABEL_COMPONENT) == COMPONENT_WORKER),
     )
-    cap = cap_of(world, ref, facts) if shared else None
+    cap = tighter(cap_of(world, ref, facts), room_at(world, ref, look.number)) if shared else None
     return Seen(
         cap=cap,
         autoscaler=heard.words if (heard := world.heard.get(ref)) else "",
@@ -135,6 +135,12 @@ def cap_of(world: World, ref: Ref, facts: Observed) -> Cap | None:
         return None
     first = Cap(max(in_use(facts), least_gpus(facts.limits)), "the fleet's budget was not shared yet")
     return world.caps.get(ref, first)
+
+
+def room_at(world: World, ref: Ref, look: int) -> Cap | None:
+    """What the quotas left when they were asked at this very look; None where they were not."""
+    number, room = world.rooms.get(ref, (look, None))
+    return room if number == look else None
 
 
 def known_shape(spec: Spec) -> ModelShape | None:

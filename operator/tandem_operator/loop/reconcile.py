@@ -21,6 +21,7 @@ from tandem_operator.loop.leader import LEASE_S
 from tandem_operator.loop.modes import changing, choice_of
 from tandem_operator.loop.observe import Seen, observe, parse_known
 from tandem_operator.loop.planned import Plan, is_possible, make_plan
+from tandem_operator.loop.quota import note_quota
 from tandem_operator.loop.refs import BEGUN, Done, Failed, Outcome, Ref, Stalled, Waiting
 from tandem_operator.loop.sleep import sleep_choice
 from tandem_operator.loop.status import decision_status, refused_status, status_of
@@ -77,6 +78,9 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     edited = seen.status.observed_generation != seen.resource.metadata.generation
     ask = edited or world.asked.get(ref, 0) != look
     plan = make_plan(seen, now, ask=ask, mode=choice_of(seen, world.catalogue, now) if ask else None)
+    if plan.decision is not None and await note_quota(world, seen, plan):
+        seen = observe(world, ref, body, parse_known(world, ref, body), now)
+        plan = make_plan(seen, now, ask=ask, mode=plan.mode)
     if ask and (sleep := sleep_choice(seen, now)) is not None:
         return await turn_over(world, seen, body, replace(plan, sleep=sleep), now)
     note_decision(world, seen, plan, now)
@@ -191,6 +195,7 @@ def forget(world: World, ref: Ref) -> None:
     world.carried.pop(ref, None)
     world.heard.pop(ref, None)
     world.left.discard(ref)
+    world.rooms.pop(ref, None)
     world.asked.pop(ref, None)
     world.parsed.pop(ref, None)
     world.stays.pop(ref, None)

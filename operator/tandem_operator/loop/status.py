@@ -50,7 +50,7 @@ AT_REST = frozenset({"Suspended", "Asleep"})
 # Reasons whose message quotes the scheduler or the API server, or says which pools it is about.
 QUOTING = frozenset({"Unschedulable", "PodsRefused", "PodsNotReady", "WithinBounds"})
 # Reasons whose message has no figure that changes by itself: it is always what is true now.
-LASTING = frozenset({"AtMaximum", "BudgetExhausted"})
+LASTING = frozenset({"AtMaximum", "BudgetExhausted", "QuotaExhausted"})
 NUMBERS = re.compile(r"[0-9]+")
 
 

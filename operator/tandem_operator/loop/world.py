@@ -38,6 +38,7 @@ class World:
     metrics: Metrics
     catalogue: Mapping[str, Accelerator] = field(default_factory=lambda: CATALOGUE)
     caps: dict[Ref, Cap] = field(default_factory=dict)  # by the last sharing of the fleet's budget
+    rooms: dict[Ref, tuple[int, Cap]] = field(default_factory=dict)  # what quotas leave, by the number of the look
     absent: set[str] = field(default_factory=set)  # optional kinds that the cluster does not serve
     # Only to save work: a process that forgets them asks once more.
     keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there

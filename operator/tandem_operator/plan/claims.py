@@ -31,10 +31,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """The GPUs that a resource may have now, and why not more."""
+    """The GPUs that a resource may have now, and why not more; `reason`: of the condition, where it binds."""
 
     gpus: int
     why: str
+    reason: str = "BudgetExhausted"
 
 
 def caps(members: Sequence[Member], budget: int, now: datetime) -> Mapping[str, Cap]:
@@ -120,6 +121,11 @@ def steps_of(case: Study) -> tuple[tuple[int, float], ...]:
     for option in options:
         best[option.gpus] = max(option.sure, best.get(option.gpus, 0.0))
     return tuple(sorted(best.items()))
+
+
+def tighter(one: Cap | None, other: Cap | None) -> Cap | None:
+    """The cap that binds first; None where there is none."""
+    return min((cap for cap in (one, other) if cap is not None), key=lambda cap: cap.gpus, default=None)
 
 
 def capped(limits: Limits, cap: Cap | None) -> Limits:
