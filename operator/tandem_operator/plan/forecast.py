@@ -133,11 +133,11 @@ def choose(values: Sequence[float], steps: int) -> Judged:
 def judge(name: str, method: Method, values: Sequence[float], steps: int) -> Judged:
     """Let the method forecast from every past moment, and hold it against what came."""
     said = method(values, steps)
-    past = tuple((s, came) for s, came in zip(said[:-steps], values[steps:], strict=True) if s is not None)
+    past = tuple([(s, came) for s, came in zip(said[:-steps], values[steps:], strict=True) if s is not None])
     last = said[-1]
     if last is None or len(past) < LEAST_ERRORS:
         return Judged(name, values[-1] if last is None else last, float("inf"), past)
-    return Judged(name, last, sqrt(sum((s - came) ** 2 for s, came in past) / len(past)), past)
+    return Judged(name, last, sqrt(sum([(s - came) ** 2 for s, came in past]) / len(past)), past)
 
 
 def constant(values: Sequence[float], steps: int) -> list[float | None]:  # noqa: ARG001

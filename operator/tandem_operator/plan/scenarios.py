@@ -116,7 +116,7 @@ def errors_upon(
         if one is not None:
             comes = min(max(best.value + came - said, 0.0), most)
             rate = one.arrival_rate * comes / work(one)
-            found.append((rate, one._replace(arrival_rate=rate)))
+            found.append((rate, Load(rate, *one[1:])))
     return found
 
 
@@ -130,8 +130,8 @@ def binned(loads: Sequence[Weighted], work: Callable[[Load], float], times: floa
     if not heavy:
         return ()
     heavy.sort(key=itemgetter(0))
-    total = sum(weight for _, weight, _ in heavy)
-    mean = sum(weight * value for value, weight, _ in heavy) / total
+    total = sum([weight for _, weight, _ in heavy])
+    mean = sum([weight * value for value, weight, _ in heavy]) / total
     kept = without_luck(heavy, mean, times)
     bins: list[list[Weighted]] = []
     edges, below, first = iter(EDGES), 0.0, 0.0
@@ -162,9 +162,9 @@ def without_luck(loads: Sequence[tuple[float, float, Load]], mean: float, times:
     The work of n requests varies by (Ca² + Cs²)/n of its square. What the windows vary by beyond that is the load's
     own; deviations are scaled so that this is what they keep (Louis 1984). `loads`: work, weight and load.
     """
-    total = sum(weight for _, weight, _ in loads)
-    varies = sum(weight * (work - mean) ** 2 for work, weight, _ in loads) / total
-    chance = times * sum(weight * chance_of(load, work) for work, weight, load in loads) / total
+    total = sum([weight for _, weight, _ in loads])
+    varies = sum([weight * (work - mean) ** 2 for work, weight, _ in loads]) / total
+    chance = times * sum([weight * chance_of(load, work) for work, weight, load in loads]) / total
     return sqrt(max(1 - chance / varies, 0.0)) if varies > 0 else 0.0
 
 
@@ -179,15 +179,16 @@ def chance_of(load: Load, work: float) -> float:
 def mean_of(loads: Sequence[Weighted]) -> Load:
     """The mean of weighted loads; lengths by request."""
     weights = [weight for weight, _ in loads]
+    rates, prompts, computed, outputs, _, gaps, lengths, lasts, _ = zip(*[load for _, load in loads], strict=True)
     return Load(
-        mean(weights, [x.arrival_rate for _, x in loads]) or 0.0,
-        mean(weights, [x.prompt_tokens for _, x in loads]) or 0.0,
-        mean(weights, [x.computed_tokens for _, x in loads]) or 0.0,
-        mean(weights, [x.output_tokens for _, x in loads]) or 0.0,
+        mean(weights, rates) or 0.0,
+        mean(weights, prompts) or 0.0,
+        mean(weights, computed) or 0.0,
+        mean(weights, outputs) or 0.0,
         loads[0][1].waiting_tokens,
-        mean(weights, [x.arrival_cv2 for _, x in loads]),
-        mean(weights, [x.prompt_cv2 for _, x in loads]),
-        mean(weights, [x.lasts_s for _, x in loads]),
+        mean(weights, gaps),
+        mean(weights, lengths),
+        mean(weights, lasts),
     )
 
 
