@@ -77,10 +77,7 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     look = seen.look.number
     edited = seen.status.observed_generation != seen.resource.metadata.generation
     ask = edited or world.asked.get(ref, 0) != look
-    plan = make_plan(seen, now, ask=ask, mode=choice_of(seen, world.catalogue, now) if ask else None)
-    if plan.decision is not None and await note_quota(world, seen, plan):
-        seen = observe(world, ref, body, parse_known(world, ref, body), now)
-        plan = make_plan(seen, now, ask=ask, mode=plan.mode)
+    seen, plan = await planned(world, seen, now, ask=ask)
     if ask and (sleep := sleep_choice(seen, now)) is not None:
         return await turn_over(world, seen, body, replace(plan, sleep=sleep), now)
     note_decision(world, seen, plan, now)
@@ -104,6 +101,15 @@ async def one_pass(world: World, ref: Ref, body: Object, now: datetime) -> Outco
     world.metrics.show_target(ref, plan.target)
     world.metrics.show_status(ref, found)
     return outcome
+
+
+async def planned(world: World, seen: Seen, now: datetime, *, ask: bool) -> tuple[Seen, Plan]:
+    """The plan; made once more, with what the quotas leave, where it wants more than they do."""
+    plan = make_plan(seen, now, ask=ask, mode=choice_of(seen, world.catalogue, now) if ask else None)
+    if plan.decision is None or not await note_quota(world, seen, plan):
+        return seen, plan
+    seen = observe(world, seen.ref, seen.body, parse_known(world, seen.ref, seen.body), now)
+    return seen, make_plan(seen, now, ask=ask, mode=plan.mode)
 
 
 def begun(seen: Seen) -> Outcome:
