@@ -21,6 +21,7 @@ KNOWN = frozenset(
     {"deployments", "services", "serviceaccounts", "rolebindings", "poddisruptionbudgets", "secrets", "configmaps"}
 )
 VERSION = "1.35"
+COUNTED = ("spec.rollout.maxUnavailable",)  # beside it the table sets counts, and such stay when they were chosen
 ODD = ("spec.pools[].name", "spec.pools[].role", "spec.mode")  # mostly refused by rules that cross fields
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
 JSON = st.dictionaries(st.sampled_from(["name", "key", "kind", "x"]), st.one_of(TEXT, st.integers(0, 9), st.none()))
@@ -77,7 +78,7 @@ def resources(draw, chosen=True):
     body = base()
     paths = [path for path in FIELDS if path not in ODD and (chosen or path not in CHOSEN)]
     for path in draw(st.lists(st.sampled_from(paths), min_size=1, max_size=5, unique=True)):
-        if path in BESIDE:
+        if path in BESIDE and (chosen or path not in COUNTED):
             BESIDE[path](body)
         put(body, path, draw(field_value(path)))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 FOLDER = Path(__file__).parent
 PARSED = 8192  # texts that are kept: the children of some hundred resources, 4 KiB each
+PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 TEXT = "tag:yaml.org,2002:str"
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times faster, where it is there
 
@@ -29,7 +31,18 @@ def environment() -> SandboxedEnvironment:
         lstrip_blocks=True,
     )
     found.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    found.policies["json.dumps_function"] = quoted
     return found
+
+
+def quoted(value: Any, **how: Any) -> str:
+    """JSON that YAML reads, too: it has no pairs of surrogates, in which JSON escapes what lies beyond 16 bits."""
+    return PAIR.sub(_one_escape, json.dumps(value, **how))
+
+
+def _one_escape(pair: re.Match[str]) -> str:
+    character: str = json.loads(f'"{pair[0]}"')
+    return f"\\U{ord(character):08x}"
 
 
 def render(template: str, **values: Any) -> dict[str, Any]:

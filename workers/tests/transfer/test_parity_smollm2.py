@@ -31,6 +31,7 @@ async def compare(prompts):
     """Prompts' numbers at which pair and single worker differ other than by a near tie, and those that do by one."""
     wrong, ties = [], []
     async with running(SMOLLM2, "p0", **SIZES) as prefill, running(SMOLLM2, "d0", **SIZES) as decode:
+        decode.node.decode._lease_s = TOGETHER_S  # however long a slow machine computes the prompt in front
         for start in range(0, len(prompts), TOGETHER):
             some = dict(enumerate(prompts[start : start + TOGETHER], start))
             pairs = await finished({n: await pull(decode, prefill, f"r{n}", ids, SAMPLING) for n, ids in some.items()})
