@@ -174,7 +174,7 @@ def test_a_new_resource_begins_within_a_quota_of_accelerators(kube: Kube, smollm
     for pool in body["spec"]["pools"]:
         pool |= {"replicas": {"min": 1, "max": 4, "initial": 3}, "template": {"nodeSelector": {"walked": "nowhere"}}}
     try:
-        limit(limit(1000) + 2)
+        limit(limit(999) + 2)
         kube.apply(yaml.safe_dump(body))
         seen = until("its pods are made", lambda: made(kube, "bounded", 2), 60)
         assert seen["status"]["decision"]["target"]["pools"] == {"prefill": 1, "decode": 1}

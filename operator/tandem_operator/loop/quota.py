@@ -7,6 +7,7 @@ they leave holds until the next look at the metrics.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.edges.errors import ApiError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 KIND = "ResourceQuota"
-MOST_DIGITS = 9
+COUNT = re.compile(r"([0-9]{1,9})(k?)")
 
 
 async def note_quota(world: World, seen: Seen, plan: Plan) -> bool:
@@ -65,9 +66,9 @@ def cap_of_one(quota: Object, key: str, held: int, floor: int) -> Cap | None:
 
 
 def count_of(value: Any) -> int | None:
-    """A plain number, as the API server writes whole quantities; None for anything else."""
-    plain = isinstance(value, str) and len(value) <= MOST_DIGITS and value.isascii() and value.isdigit()
-    return int(value) if plain else None
+    """A whole quantity as the API server writes it, `8` or, of round thousands, `2k`; None for anything else."""
+    number = COUNT.fullmatch(value) if isinstance(value, str) else None
+    return int(number[1]) * (1000 if number[2] else 1) if number else None
 
 
 def held_by(seen: Seen) -> int:
