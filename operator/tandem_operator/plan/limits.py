@@ -111,7 +111,7 @@ def with_rest(device: Device, hardware: Hardware, catalogue: Mapping[str, Accele
         device,
         watts=hardware.watts or entry.watts,
         scale_up=own or entry.scale_up,
-        domain=0 if own and entry.domain < 2 else entry.domain,  # who gives a link's speed has one
+        domain=0 if entry.domain < 2 and (own or entry.scale_up) else entry.domain,  # who gives a link's speed has one
         generation=entry.generation,
     )
 
