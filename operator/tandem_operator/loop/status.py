@@ -213,8 +213,8 @@ def target_status(target: Target) -> TargetStatus:
 
 
 def predicted_status(found: Prediction | None) -> PredictedStatus | None:
-    """A prediction in the API's form."""
-    if found is None:
+    """A prediction in the API's form; None where it says nothing: the API server makes null of an empty one."""
+    if found is None or found == Prediction(None, None, None):
         return None
     return PredictedStatus(
         ttft_milliseconds=found.ttft_ms, tpot_milliseconds=found.tpot_ms, attainment_percent=percent(found.attainment)

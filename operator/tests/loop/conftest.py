@@ -65,6 +65,14 @@ def check_conditions(status, generation):
         assert condition["observedGeneration"] == status["observedGeneration"]
 
 
+def empty_parts(part, path="status"):
+    """Paths of empty objects; a map of pools that has none is none of those."""
+    if not isinstance(part, dict):
+        return [found for item in part for found in empty_parts(item, path)] if isinstance(part, list) else []
+    own = [path] if not part and not path.endswith("pools") else []
+    return own + [found for name, item in part.items() for found in empty_parts(item, f"{path}.{name}")]
+
+
 @dataclass
 class Api:
     """Objects by (kind, namespace, name), resource versions that rise, preconditions that hold."""
@@ -161,6 +169,7 @@ class Api:
         key = (KIND, resource["metadata"]["namespace"], resource["metadata"]["name"])
         live = self.items[key]
         check_conditions(status, live["metadata"]["generation"])
+        assert not empty_parts(status), "the API server makes null of an object that was not empty before"
         found = self.store(KIND, {**live, "status": copy.deepcopy(status)})
         self.wrote("status", *key)
         return found

@@ -14,11 +14,12 @@ from tandem_operator.loop.status import (
     decision_status,
     has_moved,
     observed_status,
+    predicted_status,
     refused_status,
     target_status,
 )
 from tandem_operator.loop.transitions import events_between
-from tandem_operator.plan.facts import Action, Answer, Decision, Target, Verdict, Window
+from tandem_operator.plan.facts import Action, Answer, Decision, Prediction, Target, Verdict, Window
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -237,3 +238,18 @@ def test_what_was_decided_for_pools_is_on_record_for_half_an_hour():
     last = decision_status(then, Plan(grown, decided(Action.SCALE, "TargetsMissed", grown)), late)
     assert NOW not in {c.at for c in last.changes}
     assert LATER in {c.at for c in last.changes}
+
+
+@pytest.mark.parametrize(
+    ("found", "wire"),
+    [
+        pytest.param(None, None, id="none"),
+        pytest.param(Prediction(None, None, None), None, id="no load predicts nothing: no object, not an empty one"),
+        pytest.param(
+            Prediction(400, None, 0.5), {"ttftMilliseconds": 400, "attainmentPercent": "50.0"}, id="one diverges"
+        ),
+    ],
+)
+def test_a_prediction_in_the_status(found, wire):
+    status = predicted_status(found)
+    assert (status and status.to_wire()) == wire
