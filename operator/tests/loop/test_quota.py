@@ -57,13 +57,13 @@ def starving(now):
     return tuple(prompt_window(at, target, prefill=p, **use) for at, p in zip(times, piled, strict=True))
 
 
-async def under_load(api, world, number=1):
+async def under_load(api, world):
     """A look that wants more workers, at a decision of an hour ago."""
     now = datetime.now(UTC)
     item = copy.deepcopy(api.find(KIND, "chat"))
     item["status"]["decision"]["at"] = (now - timedelta(hours=1)).isoformat()
     api.store(KIND, item)
-    world.fleet._looks = {REF: Look(FRESH, starving(now), SMOL, at=now, number=number)}
+    world.fleet._looks = {REF: Look(FRESH, starving(now), SMOL, at=now, number=1)}
     await converge(api, world)
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from tandem_operator.api import spec_pool as api
 from tandem_operator.api.catalogue import CATALOGUE, UnknownAcceleratorError
-from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.plan.facts import Objective, RebalanceMode, Role, Steadiness
 from tandem_operator.plan.limits import device_of, limits_of, max_batch_of, spread_of
@@ -132,7 +131,9 @@ def test_a_clusters_own_catalogue_reaches_the_prior():
         found[name] = prior_of(device, 8, LLAMA_70B)
     assert found["four share a link"].token_s > found["as built in"].token_s
     unsaid = replace(entry, name="mine", domain=1)
-    assert device_of(Hardware(accelerator="mine"), "bfloat16", {"mine": unsaid}).domain == 0, "a link's speed is said"
+    assert device_of(api.Hardware(accelerator="mine"), "bfloat16", {"mine": unsaid}).domain == 0, (
+        "a link's speed is said"
+    )
     assert found["older kernels"] != found["as built in"]
 
 
