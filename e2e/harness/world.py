@@ -154,14 +154,15 @@ def forwarded(cluster: Cluster, namespace: str, service: str, port: int) -> Iter
         command, env=cluster.kube.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        until(f"port-forward of {service}", lambda: _listens(local), 15)
+        until(f"port-forward of {service}", lambda: listens(local), 15)
         yield f"http://127.0.0.1:{local}"
     finally:
         process.terminate()
         process.wait(10)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Does somebody listen on this port of the loopback?"""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

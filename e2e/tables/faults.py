@@ -22,7 +22,8 @@ from tandem_operator.loop.refs import Outcome
 
 PAGE, COMMAND = "docs/reference/faults.md", "python -m e2e.tables.faults"
 SUITES = tuple(
-    f"e2e/tests/test_{name}.py" for name in ("faults", "kills", "outages", "clock", "operators", "access", "authorizer")
+    f"e2e/tests/test_{name}.py"
+    for name in ("faults", "kills", "outages", "clock", "operators", "access", "authorizer", "watches")
 )
 
 

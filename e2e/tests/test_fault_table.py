@@ -31,7 +31,7 @@ async def test_a_fault_ends_as_if_it_had_not_been(fault) -> None:
 @pytest.mark.parametrize("way", [and_what_was_before, twice_and_backwards], ids=lambda way: way.__name__)
 async def test_an_operator_that_believed_old_events_would_not_come_to_this_end(way, monkeypatch) -> None:
     (fault,) = [fault for fault in FAULTS if fault.way is way]
-    monkeypatch.setattr(Cache, "is_news", lambda _self, _kind, _item: True)
+    monkeypatch.setattr(Cache, "is_news", lambda *_, **__: True)
     with pytest.raises(AssertionError, match="still writing"):
         await try_fault(fault)
 

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from e2e.harness.asleep import asleep, brought, differences, gone
 from e2e.harness.killable import environment, none_in_cluster, operator
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import GaveUpError, until
-from e2e.harness.world import NAMESPACE, if_settled, roles, sample
-from e2e.tables.paths import flat
+from e2e.harness.world import NAMESPACE, roles
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 WORKERS = "tandem.dev/resource=smollm2,tandem.dev/component=worker"
 MAX_WRITES = 60  # of one story
-KINDS = (
-    "deployments,services,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies,configmaps,secrets"
-)
-CHANGES_BY_ITSELF = re.compile(
-    r"resourceVersion|uid|generation|Timestamp|managedFields|^status|\.status|deployment\.kubernetes\.io|data\.|clusterIP"
-)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +32,6 @@ def settings(kube: Kube, smollm2: dict, tmp_path_factory: pytest.TempPathFactory
     """How to start an operator while the cluster's own rests."""
     with none_in_cluster(kube):
         yield environment(kube, tmp_path_factory.mktemp("operator"))
-
-
-def children(kube: Kube, name: str) -> dict[str, Any]:
-    """All that the resource owns, without what the API server and its controllers write, and random keys."""
-    items = kube.json("get", KINDS, "-n", NAMESPACE, "-l", f"tandem.dev/resource={name}")["items"]
-    found = {f"{item['kind']} {item['metadata']['name']} {at}": value for item in items for at, value in flat(item)}
-    return {at: value for at, value in found.items() if not CHANGES_BY_ITSELF.search(at.split(" ", 2)[2])}
 
 
 def kills(settings: dict[str, str], log: Path, left: Callable[[], list[str]]) -> int:
@@ -65,44 +50,10 @@ def kills(settings: dict[str, str], log: Path, left: Callable[[], list[str]]) ->
     raise AssertionError(f"after {MAX_WRITES} kills there is left: {left()}")
 
 
-def asleep(image: str, ttft: int) -> dict[str, Any]:
-    """A resource whose children are all there and none of whose pods is: it is made and edited in seconds."""
-    engine = {"name": "vllm", "image": image}
-    slo = sample()["spec"]["slo"] | {"ttftMilliseconds": ttft}
-    rebalance = {"mode": "Off"}
-    return sample("killed", suspend=True, engine=engine, transfer={"backend": "nixl"}, slo=slo, rebalance=rebalance)
-
-
-def is_settled(kube: Kube, body: dict[str, Any]) -> bool:
-    seen = if_settled(kube, "killed", NAMESPACE)
-    return bool(seen) and seen["spec"]["slo"] == body["spec"]["slo"]
-
-
-def differences(kube: Kube, body: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """What keeps the resource from being settled with exactly these children."""
-    found = children(kube, "killed")
-    other = [at for at in sorted(expected.keys() | found.keys()) if expected.get(at) != found.get(at)]
-    return other if is_settled(kube, body) else ["status", *other]
-
-
-def gone(kube: Kube) -> None:
-    """Nothing of it is left (the garbage collector takes the children)."""
-    kube.run("delete", RESOURCE, "killed", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
-    until("its children are gone", lambda: not children(kube, "killed"), 60)
-
-
 @pytest.fixture
 def cleared(kube: Kube) -> Iterator[None]:
     yield
     gone(kube)
-
-
-def brought(kube: Kube, settings: dict[str, str], body: dict[str, Any], log: Path) -> dict[str, Any]:
-    """Its children, once an operator that nobody kills has carried it out."""
-    kube.apply(yaml.safe_dump(body))
-    with operator(settings, 0, log):
-        until("it is settled", lambda: is_settled(kube, body), 90)
-    return children(kube, "killed")
 
 
 def test_a_new_resource(kube: Kube, settings: dict[str, str], cleared: None, tmp_path: Path) -> None:

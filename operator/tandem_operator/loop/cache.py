@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +47,14 @@ class Cache:
         self._parts = Parts()
         self._of: defaultdict[Ref, set[Key]] = defaultdict(set)
         self._gone: dict[Key, tuple[int, str]] = {}  # the version at which it was deleted, and its owner
+        self._listed: dict[str, int] = {}  # of each kind, the version of the last list
         self._pruned: set[Key] = set()
         self._stamps: dict[Ref, int] = {}
         self._numbers = itertools.count(1)
 
-    def put(self, kind: str, item: Object) -> bool:
+    def put(self, kind: str, item: Object, *, listed: bool = False) -> bool:
         """Keep an object, if it is news; True where it is."""
-        if not self.is_news(kind, item):
+        if not self.is_news(kind, item, listed=listed):
             return False
         key = key_of(kind, item)
         self._forget(key)
@@ -62,11 +64,18 @@ class Cache:
             self._moved(kind, ref)
         return True
 
-    def is_news(self, kind: str, item: Object) -> bool:
-        """Is it newer than what is known of it? Its metadata alone tells."""
+    def is_news(self, kind: str, item: Object, *, listed: bool = False) -> bool:
+        """Is it newer than what is known of it? Its metadata alone tells.
+
+        `listed`: it stands in a list that is being read. An event about an object that the last list should have had
+        and had not is about one that is gone.
+        """
         key, version = key_of(kind, item), version_of(item)
-        known = self._items.get(key)
-        return (known is None or version_of(known) < version) and self._gone.get(key, NEVER)[0] < version
+        if (known := self._items.get(key)) is not None:
+            oldest = version_of(known)
+        else:
+            oldest = -1 if listed else self._listed.get(kind, -1)
+        return max(oldest, self._gone.get(key, NEVER)[0]) < version
 
     def drop(self, kind: str, item: Object) -> None:
         """Forget an object that was deleted at this version."""
@@ -80,6 +89,7 @@ class Cache:
 
     def keep(self, kind: str, listed: Set[Key], as_of: int) -> set[Ref]:
         """Forget what a whole list of this version did not have. Gives the resources that lost something."""
+        self._listed[kind] = as_of
         changed: set[Ref] = set()
         for key in [key for key in self._items if key[0] == kind and key not in listed]:
             # What came after the list was made is newer than the list.
@@ -88,6 +98,12 @@ class Cache:
                     changed.add(ref)
                 self._forget(key)
         self._gone = {key: gone for key, gone in self._gone.items() if key[0] != kind or gone[0] > as_of}
+        return changed
+
+    def lose(self, kind: str) -> set[Ref]:
+        """Forget all of a kind that is served no more; it may be again. Gives the resources that lost something."""
+        changed = self.keep(kind, frozenset(), sys.maxsize)
+        del self._listed[kind]
         return changed
 
     def owner_of_gone(self, key: Key) -> str:

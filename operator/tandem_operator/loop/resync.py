@@ -7,7 +7,6 @@ import gc
 import itertools
 import logging
 import random
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +60,8 @@ async def take_kind(world: World, kind: str) -> set[Ref]:
         if kind not in OPTIONAL:
             raise
         world.absent.add(kind)
-        listed, as_of, changed = set(), sys.maxsize, set()  # with the API all its objects went
-    else:
-        world.absent.discard(kind)
+        return world.cache.lose(kind)
+    world.absent.discard(kind)
     return changed | world.cache.keep(kind, listed, as_of)
 
 
@@ -78,7 +76,7 @@ async def heads_of(world: World, kind: str) -> Listed | None:
         return None
     async for items, version in listing(world, kind, heads=True):
         as_of = version
-        if any(world.cache.is_news(kind, item) for item in items):
+        if any(world.cache.is_news(kind, item, listed=True) for item in items):
             return None
         listed |= {key_of(kind, item) for item in items}
     return listed, as_of, set()
@@ -92,7 +90,8 @@ async def all_of(world: World, kind: str) -> Listed:
     async for items, version in listing(world, kind, heads=False):
         as_of = version
         listed |= {key_of(kind, item) for item in items}
-        changed |= {ref for item in items if world.cache.put(kind, item) and (ref := ref_of(kind, item)) is not None}
+        news = [item for item in items if world.cache.put(kind, item, listed=True)]
+        changed |= {ref for item in news if (ref := ref_of(kind, item)) is not None}
     return listed, as_of, changed
 
 

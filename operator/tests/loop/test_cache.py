@@ -60,6 +60,21 @@ async def test_a_list_puts_right_what_the_watch_missed():
     assert await take_kind(world, "Pod") == set(), "two pages of the same"
 
 
+async def test_after_a_list_an_old_event_does_not_bring_back_what_the_list_did_not_have():
+    lists = [[pod(5, "gone"), pod(5, "stays")]]
+    world = listing(lists, as_of=6)
+    await take_kind(world, "Pod")
+    world.cache.drop("Pod", pod(8, "gone"))
+    lists[:] = [[pod(5, "stays")]]
+    world.as_of = 10
+    assert await take_kind(world, "Pod") == set()
+    assert not world.cache.put("Pod", pod(7, "gone")), "an event that comes late, from before the deletion"
+    assert world.cache.put("Pod", pod(11, "gone")), "made anew"
+    lists[:] = [[pod(5, "stays"), pod(9, "never-told"), pod(11, "gone")]]
+    world.as_of = 12
+    assert await take_kind(world, "Pod") == {REF}, "a list is believed whatever the one before said"
+
+
 async def test_an_api_that_is_gone_takes_its_objects_along():
     world = listing(NotFoundError("NotFound", "no such kind"))
     world.cache.put("PodMonitor", pod(5))
@@ -68,6 +83,7 @@ async def test_an_api_that_is_gone_takes_its_objects_along():
     assert await take_kind(world, "PodMonitor") == {REF}
     assert world.cache.all("PodMonitor") == []
     assert world.absent == {"PodMonitor"}
+    assert world.cache.put("PodMonitor", pod(6)), "it is served again"
 
 
 def listing(lists, as_of=0):
@@ -78,9 +94,11 @@ def listing(lists, as_of=0):
             if isinstance(lists, Exception):
                 raise lists
             for items in lists:
-                yield items, as_of
+                yield items, world.as_of
 
-    return SimpleNamespace(cache=Cache(), kube=Kube(), absent=set(), settings=SimpleNamespace(namespace=""))
+    settings = SimpleNamespace(namespace="")
+    world = SimpleNamespace(cache=Cache(), kube=Kube(), absent=set(), settings=settings, as_of=as_of)
+    return world
 
 
 @pytest.mark.parametrize(
