@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.harness.asleep import children
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import GaveUpError, until
 from e2e.harness.world import NAMESPACE, sample, wait_condition
 from e2e.tables.paths import flat, put
-from e2e.tests.test_kills import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
