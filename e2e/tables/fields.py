@@ -15,7 +15,7 @@ from typing import Any
 from e2e.tables.field_values import ALLOWED, AS_UNSET, BESIDE, WITH, values_of
 from e2e.tables.memory import Case, Object, copied
 from e2e.tables.page import cell, main, table
-from e2e.tables.paths import drop, flat, leaves, put, required
+from e2e.tables.paths import drop, flat, leaves, put, removable
 from tandem_operator.api.crd import resource_schema
 from tandem_operator.edges.kinds import KINDS, RESOURCE
 from tandem_operator.loop.judgements import LIVE
@@ -93,7 +93,7 @@ class Row:
 
     path: str
     steps: tuple[Step, ...]
-    unset: str  # 'back', 'required', 'stays', or the words of a refusal
+    unset: str  # 'back' (with what held it, where it cannot be without), 'required', 'stays', or words of a refusal
 
     def taken(self) -> list[Any]:
         """Values that were not refused."""
@@ -154,14 +154,27 @@ async def try_field(path: str) -> Row:
         step, before = await try_value(case, path, with_value(body, path, value), before, value)
         if value != start or step.changed:  # back to the start says nothing where all else was refused
             steps.append(step)
-    if required(SPEC, path):
-        return Row(path, tuple(steps), "required")
-    case.edit(drop(put(copied(body), path, None), path)["spec"])
+    return Row(path, tuple(steps), await unset(case, path, body, first))
+
+
+async def unset(case: Case, path: str, body: Object, first: Effects) -> str:
+    """Leave the field out again, or what holds it where it cannot be without; how that ends."""
+    gone = removable(SPEC, path)
+    if not gone:
+        return "required"
+    without = drop(put(copied(body), gone, None), gone)
+    if gone != path:
+        first, words = await settled(case_of(path, without))
+        if words:
+            return words
+    case.edit(copied(without)["spec"])
     last, words = await settled(case)
     if words:  # what held the field must not be empty: it goes as well
         case.edit(copied(body)["spec"])
         last, _ = await settled(case)
-    return Row(path, tuple(steps), "stays" if changes(first, last) else words or "back")
+    if changes(first, last):
+        return "stays"
+    return words or ("back" if gone == path else f"back, with {gone.rpartition('.')[2]}")
 
 
 def case_of(path: str, body: Object) -> Case:

@@ -30,6 +30,13 @@ def required(schema: Object, path: str) -> bool:
     return last in holder.get("required", ())
 
 
+def removable(schema: Object, path: str) -> str:
+    """The field, or else the nearest that holds it, that may be left out; '' where all of them must be there."""
+    while path.count(".") and required(schema, path):
+        path = path.rpartition(".")[0].removesuffix("[]")
+    return path if path.count(".") else ""
+
+
 def put(body: Object, path: str, value: Any) -> Object:
     """The body with a value at the path; what is missing on the way is made."""
     *steps, last = path.split(".")
