@@ -41,6 +41,7 @@ check: env  ## lint, types, arrows, generated files
 	$(PY) -m tandem_worker.transfer.page --check
 	$(PY) -m e2e.goldens --check
 	$(PY) -m e2e.tables.transfer_kills --check
+	$(PY) -m e2e.tables.fields --check & fields=$$!; $(PY) -m e2e.tables.faults --check 2>build/faults.log || { cat build/faults.log; exit 1; }; wait $$fields
 
 crds: env  ## generate crds/ and the reference pages from the models
 	$(PY) -m tandem_operator.api.crd

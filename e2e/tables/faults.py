@@ -25,7 +25,7 @@ SUITES = tuple(
     f"e2e/tests/test_{name}.py"
     for name in (
         *("faults", "kills", "outages", "clock", "operators", "access", "authorizer", "watches", "fuzzed", "drains"),
-        *("fields_followed", "verdicts", "rollouts", "operations", "upgrades", "rdma_nodes", "oldest"),
+        *("fields_followed", "scheduled", "verdicts", "rollouts", "operations", "upgrades", "rdma_nodes", "oldest"),
     )
 )
 
