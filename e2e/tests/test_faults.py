@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 import yaml
 
 from e2e.demo.chat import ask
+from e2e.harness.audit import Audit
 from e2e.harness.cluster import Cluster
 from e2e.harness.kube import RESOURCE, Kube, condition
 from e2e.harness.waiting import until
@@ -67,6 +69,11 @@ FAULTS = [
         },
         *("ScalingLimited", "True", "Unschedulable", "rdma/absent"),
         id="RDMA resource that no node has",
+    ),
+    pytest.param(
+        {"pools": pools(template={"volumes": [{"name": "host", "hostPath": {"path": "/"}}]})},
+        *("Stalled", "True", "TemplateRefused", "hostPath"),
+        id="folder of the node",
     ),
 ]
 # Healing brings a resource up from nothing: one of them is tried often.
@@ -145,13 +152,26 @@ def test_a_flipped_worker_that_is_deleted_is_missed_in_the_role_that_it_had(
         until("two decode workers", lambda: roles(kube, "smollm2") == (1, 2), 180)
 
 
-def test_drift_is_repaired(kube: Kube, smollm2: dict) -> None:
+def test_drift_is_repaired_and_reported_once(kube: Kube, smollm2: dict) -> None:
+    before = drift(kube)
     kube.run("scale", "deployment/smollm2-decode", "-n", NAMESPACE, "--replicas=0")
     until("scaled back", lambda: kube.find("deployment", "smollm2-decode", NAMESPACE)["spec"]["replicas"] == 2, 60)
     kube.run("delete", "service", "smollm2-router", "-n", NAMESPACE)
     until("the Service is back", lambda: kube.find("service", "smollm2-router", NAMESPACE), 60)
     wait_ready(kube, "smollm2", seconds=180)
     until("all workers are back", lambda: roles(kube, "smollm2") == (1, 2), 180)
+    assert drift(kube) - before == Counter(
+        {
+            "spec.replicas of Deployment smollm2-decode was changed, and is as wanted again": 1,
+            "Service smollm2-router was deleted, and is made again": 1,
+        }
+    )
+
+
+def drift(kube: Kube) -> Counter[str]:
+    """What the events say of drift, each as often as it is said."""
+    found = [event for event in kube.items("events.events.k8s.io", NAMESPACE) if event["reason"] == "DriftRepaired"]
+    return Counter(event["note"] for event in found if event["regarding"]["name"] == "smollm2")
 
 
 def test_a_foreign_object_of_a_childs_name_is_never_taken(kube: Kube, smollm2: dict, broken: Any) -> None:
@@ -183,13 +203,16 @@ def test_a_killed_operator_comes_back_and_changes_nothing(tandem: Cluster, kube:
     assert (generations(kube), roles(kube, "smollm2")) == before
 
 
-def test_idle_passes_write_nothing(kube: Kube, smollm2: dict) -> None:
+def test_idle_passes_write_nothing(tandem: Cluster, kube: Kube, smollm2: dict) -> None:
     until("idle", lambda: "NoTraffic" in says(resource(kube, "smollm2")["status"]["decision"]), 120)
     passes_go_by(kube, 2)
-    before, status = versions(kube), resource(kube, "smollm2")["status"]
+    audit, status = Audit(tandem), resource(kube, "smollm2")["status"]
+    renewals = lambda: [write for write in audit.writes() if write.resource == "leases"]  # noqa: E731
     passes_go_by(kube, 3)
+    until("it renews its Lease", renewals, 60)
     assert resource(kube, "smollm2")["status"] == status
-    assert versions(kube) == before
+    (operator,) = {write.pod for write in renewals()}
+    assert {write.resource for write in audit.by(operator)} == {"leases"}, "and nothing else is written"
 
 
 def says(decision: dict) -> str:
@@ -218,15 +241,6 @@ def generations(kube: Kube) -> dict[str, int]:
         d["metadata"]["name"]: d["metadata"]["generation"]
         for d in kube.items("deployments", NAMESPACE, "tandem.dev/resource=smollm2")
     }
-
-
-def versions(kube: Kube) -> dict[str, str]:
-    """resourceVersions of the resource and of the children that only the operator writes."""
-    seen = {"di": resource(kube, "smollm2")["metadata"]["resourceVersion"]}
-    for kind in ("deployments", "services", "serviceaccounts", "poddisruptionbudgets", "rolebindings"):
-        for item in kube.items(kind, NAMESPACE, "tandem.dev/resource=smollm2"):
-            seen[f"{kind}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
-    return seen
 
 
 def passes_go_by(kube: Kube, n: int) -> None:
