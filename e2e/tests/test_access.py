@@ -1,17 +1,21 @@
-"""The API server's own word: the operator's rights are its role's, and a second version of the API is carried out."""
+"""The API server's own word: the operator's rights are its role's, and a second version of the API is carried out.
+
+So is a resource of a CRD that is newer than the operator.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
-from e2e.harness.cluster import Cluster
-from e2e.harness.kube import REPO, Kube
+from e2e.harness.kube import REPO, RESOURCE, Kube
 from e2e.harness.waiting import until
-from e2e.harness.world import NAMESPACE, sample
+from e2e.harness.world import NAMESPACE, sample, wait_condition, wait_settled
 from e2e.tables.rights import ROLE, rights_of
 
 OPERATOR = "--as=system:serviceaccount:tandem-system:tandem-operator"
@@ -65,34 +69,78 @@ def test_it_may_not(kube: Kube, words: tuple[str, str]) -> None:
     assert answer.strip() == "no"
 
 
-def test_a_second_version_of_the_api_is_carried_out_by_this_operator(tandem: Cluster) -> None:
+@pytest.fixture
+def crd(kube: Kube) -> Iterator[dict[str, Any]]:
+    """The CRD, to be changed and applied; afterwards it is the shipped one again."""
+    try:
+        yield yaml.safe_load(CRD.read_text())
+    finally:
+        kube.run("delete", RESOURCE, "beta", "-n", NAMESPACE, "--ignore-not-found")
+        kube.apply(CRD.read_text(), "--force-conflicts")
+
+
+def test_a_second_version_of_the_api_is_carried_out_by_this_operator(kube: Kube, crd: dict[str, Any]) -> None:
     """The rehearsal of v1beta1 (docs/decisions/0014-v1beta1.md): served beside v1alpha1, converted by name alone."""
-    kube = tandem.kube
-    crd = yaml.safe_load(CRD.read_text())
     versions = crd["spec"]["versions"]
     versions.append({**json.loads(json.dumps(versions[0])), "name": "v1beta1", "storage": False})
     kube.apply(yaml.safe_dump(crd), "--force-conflicts")
-    try:
-        body = {**sample("beta"), "apiVersion": "tandem.dev/v1beta1"}
-        until("v1beta1 is served", lambda: served(kube, body), 30)
-        until("its router is there", lambda: kube.find("deployment", "beta-router", NAMESPACE), 60)
-        kube.patch(
-            "disaggregatedinferences.v1beta1.tandem.dev", "beta", NAMESPACE, {"spec": {"router": {"replicas": 2}}}
-        )
-        until("and follows", lambda: kube.find("deployment", "beta-router", NAMESPACE)["spec"]["replicas"] == 2, 60)
-        old = kube.find("disaggregatedinferences.v1alpha1.tandem.dev", "beta", NAMESPACE)
-        assert old["apiVersion"] == "tandem.dev/v1alpha1"
-        assert old["status"]["decision"]["target"]["pools"]
-    finally:
-        kube.run("delete", "di", "beta", "-n", NAMESPACE, "--ignore-not-found")
-        kube.apply(CRD.read_text(), "--force-conflicts")
+    body = {**sample("beta"), "apiVersion": "tandem.dev/v1beta1"}
+    until("v1beta1 is served", lambda: served(kube, body), 30)
+    until("its router is there", lambda: kube.find("deployment", "beta-router", NAMESPACE), 60)
+    kube.patch("disaggregatedinferences.v1beta1.tandem.dev", "beta", NAMESPACE, {"spec": {"router": {"replicas": 2}}})
+    until("and follows", lambda: kube.find("deployment", "beta-router", NAMESPACE)["spec"]["replicas"] == 2, 60)
+    old = kube.find("disaggregatedinferences.v1alpha1.tandem.dev", "beta", NAMESPACE)
+    assert old["apiVersion"] == "tandem.dev/v1alpha1"
+    assert old["status"]["decision"]["target"]["pools"]
+
+
+def test_fields_of_a_newer_crd_are_carried_along_and_what_is_known_is_carried_out(
+    kube: Kube, crd: dict[str, Any]
+) -> None:
+    """An operator of before under the CRD of after, as while an upgrade is half done, or taken back."""
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    for part in (schema["spec"], schema["spec"]["properties"]["pools"]["items"], schema["status"]):
+        part["properties"]["later"] = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    kube.apply(yaml.safe_dump(crd), "--force-conflicts")
+    body, later = sample("beta", suspend=True, later={"x": 1}), {"later": {"x": 2}}
+    body["spec"]["pools"][0] |= later
+    until("the newer CRD is served", lambda: served(kube, body), 30)
+    seen = wait_condition(kube, "beta", "Ready", "True", "Suspended")
+    assert seen["reason"] == "Suspended"
+    status = json.dumps({"status": later})
+    kube.run("patch", RESOURCE, "beta", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", status)
+    kube.patch(RESOURCE, "beta", NAMESPACE, {"spec": {"engine": {"image": "worker:2"}}})
+    until("an edit is carried out", lambda: "worker:2" in images(kube), 60)
+    found = wait_settled(kube, "beta")
+    assert (found["spec"]["later"], found["spec"]["pools"][0]["later"]) == ({"x": 1}, {"x": 2})
+    assert found["status"]["later"] == {"x": 2}
+
+
+def test_a_value_that_only_a_newer_operator_knows_is_refused_in_words(kube: Kube, crd: dict[str, Any]) -> None:
+    engine = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]
+    engine["properties"]["name"]["enum"].append("later")
+    kube.apply(yaml.safe_dump(crd), "--force-conflicts")
+    body = sample("beta", suspend=True)
+    del body["spec"]["rebalance"]
+    another = {**body, "spec": body["spec"] | {"engine": {"name": "later", "image": "later:1"}}}
+    until("the newer CRD is served", lambda: served(kube, another), 30)
+    seen = wait_condition(kube, "beta", "Stalled", "True", "InvalidSpec")
+    assert "engine.name" in seen["message"]
+    kube.apply(yaml.safe_dump(body))
+    wait_condition(kube, "beta", "Ready", "True", "Suspended")
+
+
+def images(kube: Kube) -> list[str]:
+    """What the decode workers' containers would run."""
+    pod = kube.json("get", "deployment", "beta-decode", "-n", NAMESPACE)["spec"]["template"]["spec"]
+    return [container["image"] for container in pod["containers"]]
 
 
 def served(kube: Kube, body: dict) -> bool:
     try:
         kube.apply(yaml.safe_dump(body))
     except RuntimeError as error:
-        if "no matches for kind" in str(error):
+        if any(words in str(error) for words in ("no matches for kind", "field not declared", "Unsupported value")):
             return False
         raise
     return True
