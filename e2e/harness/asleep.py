@@ -22,9 +22,9 @@ CHANGES_BY_ITSELF = re.compile(
 )
 
 
-def children(kube: Kube, name: str) -> dict[str, Any]:
+def children(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
     """All that the resource owns, without what the API server and its controllers write, and random keys."""
-    items = kube.json("get", KINDS, "-n", NAMESPACE, "-l", f"tandem.dev/resource={name}")["items"]
+    items = kube.json("get", KINDS, "-n", namespace, "-l", f"tandem.dev/resource={name}")["items"]
     found = {f"{item['kind']} {item['metadata']['name']} {at}": value for item in items for at, value in flat(item)}
     return {at: value for at, value in found.items() if not CHANGES_BY_ITSELF.search(at.split(" ", 2)[2])}
 
