@@ -19,7 +19,8 @@ from e2e.harness.asleep import asleep, brought, differences, gone
 from e2e.harness.killable import environment, none_in_cluster, operator
 from e2e.harness.kube import RESOURCE, Kube
 from e2e.harness.waiting import GaveUpError, until
-from e2e.harness.world import NAMESPACE, roles
+from e2e.harness.world import NAMESPACE, if_settled, roles
+from e2e.tests.test_operations import edit, revisions
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -91,3 +92,34 @@ def test_flips_of_running_workers(kube: Kube, settings: dict[str, str], smollm2:
 
         assert kills(settings, tmp_path / "log", left) >= 1
     assert {pod["metadata"]["uid"] for pod in kube.items("pods", NAMESPACE, WORKERS)} == uids, "nothing is restarted"
+
+
+def is_done(kube: Kube, wanted: tuple[int, int]) -> list[str]:
+    """What running workers still lack of these roles, one revision and a settled status."""
+    found, kinds = roles(kube, "smollm2"), revisions(kube)
+    done = found == wanted and len(kinds) == 1 and if_settled(kube, "smollm2", NAMESPACE)
+    return [] if done else [f"prefill, decode: {found}; revisions: {kinds}"]
+
+
+def test_a_rollout_of_running_workers(kube: Kube, settings: dict[str, str], smollm2: dict, tmp_path: Path) -> None:
+    (old,) = revisions(kube)
+    edit(kube, engine=smollm2["spec"]["engine"] | {"args": ["--max-batch=15"]})
+    try:
+
+        def left() -> list[str]:
+            return [f"pods of {old}"] if old in revisions(kube) else is_done(kube, (1, 2))
+
+        assert kills(settings, tmp_path / "log", left) >= 3
+    finally:
+        edit(kube, engine=smollm2["spec"]["engine"])
+        with operator(settings, 0, tmp_path / "log"):
+            until("the first revision is back", lambda: old in revisions(kube) and not is_done(kube, (1, 2)), 240)
+
+
+def test_fewer_workers_and_more_again(kube: Kube, settings: dict[str, str], smollm2: dict, tmp_path: Path) -> None:
+    prefill, decode = smollm2["spec"]["pools"]
+    for number in (1, 2):
+        edit(kube, pools=[prefill, decode | {"replicas": {"min": number, "max": number}}])
+        left = partial(is_done, kube, (1, number))
+        assert kills(settings, tmp_path / "log", left) >= 1
+    edit(kube, pools=[prefill, decode])

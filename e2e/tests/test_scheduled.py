@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -117,6 +118,39 @@ def test_where_they_are_only_apart_the_scheduler_is_quoted(kube: Kube, smollm2: 
         assert "cannot allocate all claims" in seen["message"]
 
 
+def told_by_autoscaler(pod: Object, note: str) -> Object:
+    """Its event on a pod for which it can make no node."""
+    metadata = pod["metadata"]
+    about = {"kind": "Pod", "name": metadata["name"], "namespace": NAMESPACE, "uid": metadata["uid"]}
+    moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.told", "namespace": NAMESPACE},
+        "type": "Normal",
+        "reason": "NotTriggerScaleUp",
+        "action": "ScaleUp",
+        "note": note,
+        "regarding": about,
+        "eventTime": moment,
+        "reportingController": "cluster-autoscaler",
+        "reportingInstance": "one",
+    }
+
+
+def test_a_pool_that_no_autoscaler_can_grow_says_so_in_its_words(kube: Kube, smollm2: dict) -> None:
+    note = "pod didn't trigger scale-up: 1 max node group size reached"
+    with applied(kube, body(mode="HostDevice", resource="nvidia.com/hostdev", count=1)):
+        wait_condition(kube, NAME, "ScalingLimited", "True", "Unschedulable", seconds=PLACED_S)
+        for pod in kube.items("pods", NAMESPACE, WORKERS):
+            kube.run("create", "-f", "-", stdin=yaml.safe_dump(told_by_autoscaler(pod, note)))
+        until("it is quoted", lambda: note in condition(placed_one(kube), "ScalingLimited")["message"], PLACED_S)
+
+
+def placed_one(kube: Kube) -> Object | None:
+    return kube.find(RESOURCE, NAME, NAMESPACE)
+
+
 def forms() -> list[dict[str, str]]:
     """Each way in which the catalogue knows a node with this card to be labelled."""
     entry = CATALOGUE["h100-sxm"]
@@ -142,7 +176,7 @@ def test_capacity_that_may_be_taken_away_is_wanted_or_not(kube: Kube, smollm2: d
     nodes = Machine("spot", {**H100, key: value}, room), Machine("demand", H100, room)
     with machines(kube, *nodes), applied(kube, wanted):
         assert until("both workers have a node", lambda: placed(kube, 2), PLACED_S) == [node, node]
-        assert condition(kube.find(RESOURCE, NAME, NAMESPACE), "ScalingLimited")["reason"] != "Unschedulable"
+        assert condition(placed_one(kube), "ScalingLimited")["reason"] != "Unschedulable"
 
 
 def test_a_card_of_this_clusters_own_catalogue_is_known_without_a_restart(kube: Kube, smollm2: dict) -> None:
