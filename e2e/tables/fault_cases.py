@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from e2e.tables.memory import DEPLOYMENTS, PODS, Case, copied, refusal
+from e2e.tables.memory import CREATED, DEPLOYMENTS, PODS, Case, Object, copied, refusal
 from e2e.tables.paths import put
 from e2e.tables.watching import Way, and_what_was_before, in_order, listed, twice_and_backwards, without_deletions
 from tandem_operator.edges.errors import ApiError
 from tandem_operator.loop import reconcile as reconciling
+from tandem_operator.templates.names import TEMPLATE
 
 Do = Callable[[Case], None]
 
@@ -139,6 +140,40 @@ def nodes_back(case: Case) -> None:
     case.kube.settle()
 
 
+def two_of_each(case: Case) -> None:
+    """Pools of two workers."""
+    spec = copied(case.body()["spec"])
+    for pool in spec["pools"]:
+        pool["replicas"] = {"min": 2, "max": 4}
+    case.edit(spec)
+
+
+def stands(kind: str, status: str, **more: str) -> Object:
+    """A pod's condition that has long been so."""
+    return {"type": kind, "status": status, "lastTransitionTime": CREATED, **more}
+
+
+def half_way(*conditions: Object, waiting: Object | None = None) -> Do:
+    """A rollout that has renewed one worker of each pool; the decode pool's does not come up."""
+
+    def inject(case: Case) -> None:
+        for name in ("chat-prefill", "chat-decode"):
+            former, new = (pod for pod in case.kube.of(PODS) if pod["metadata"]["name"].startswith(f"{name}-"))
+            former = copied(former)
+            former["metadata"]["annotations"][TEMPLATE] = "former"
+            case.kube.store(PODS, former)
+            if name == "chat-decode":
+                container = {"name": "worker", "state": {"waiting": waiting}} if waiting else {"name": "worker"}
+                status = {"conditions": list(conditions), "containerStatuses": [container]}
+                case.kube.store(PODS, {**new, "status": {"phase": "Pending", **status}})
+
+    return inject
+
+
+NO_SECRET = {"reason": "CreateContainerConfigError", "message": 'secret "token" not found'}
+NO_NODE = {"reason": "Unschedulable", "message": "0/3 nodes are available"}
+
+
 def other_pools(case: Case) -> None:
     """One pool grows, another takes the place of the second."""
     spec = put(copied(case.body()), "spec.pools[].replicas", {"min": 3, "max": 4})["spec"]
@@ -246,6 +281,24 @@ FAULTS: tuple[Fault, ...] = (
     Fault("target of a pool that is not there", target_is({"other": 1}, 1, 0)),
     Fault("target without a role", target_is({"prefill": 1, "decode": 1}, 2, 0)),
     Fault("all nodes gone", nodes_gone, nodes_back),
+    Fault(
+        "a rollout whose new worker names a Secret that is not there",
+        half_way(stands("PodScheduled", "True"), waiting=NO_SECRET),
+        nodes_back,
+        past=two_of_each,
+    ),
+    Fault(
+        "a rollout whose new worker never turns Ready",
+        half_way(stands("PodScheduled", "True"), stands("Ready", "False")),
+        nodes_back,
+        past=two_of_each,
+    ),
+    Fault(
+        "a rollout whose new worker finds no node",
+        half_way(stands("PodScheduled", "False", **NO_NODE)),
+        nodes_back,
+        past=two_of_each,
+    ),
     Fault("events come late: an old spec, old children", nothing, past=other_pools, way=and_what_was_before),
     Fault("events come twice and backwards", remove("services"), before=other_pools, way=twice_and_backwards),
     Fault("deletions are in no event, until the next list", some_are_gone, listed, way=without_deletions),

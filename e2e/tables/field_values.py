@@ -43,6 +43,7 @@ POD: Mapping[str, tuple[Any, Any]] = {
     "containers": ([{"name": "side", "image": "side:1"}], [{"name": "side", "image": "side:2"}]),
 }
 VALUES: Mapping[str, tuple[Any, ...]] = {
+    "spec.rollout.maxUnavailable": (4, 6),  # shared out by two roles
     "spec.model.source": ("file:///models/a", "file:///models/b", "hf://org/name"),
     "spec.model.cache.hostPath": ("/var/cache/models", "/srv/models"),
     "spec.scaleToZero.afterSeconds": (600, 900),

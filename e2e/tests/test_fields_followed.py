@@ -94,7 +94,7 @@ ROWS = [
     row(
         "spec.rollout.maxUnavailable",
         *(PREFILL, "spec.strategy.rollingUpdate.maxUnavailable"),
-        *((2, 2), (9, 3)),
+        *((4, 2), (9, 3)),
         suspend=False,
         pools=[pool | {"replicas": count(4)} for pool in sample()["spec"]["pools"]],
     ),

@@ -157,6 +157,14 @@ REASONS: Final = (
     Reason(
         STALLED,
         "True",
+        "ContainerConfigFailed",
+        "A container cannot be made of what its pod names (a Secret, a ConfigMap, a key in it, a command); the message "
+        "quotes the kubelet.",
+        "Make what is missing: the kubelet tries again by itself. Or correct the field of spec that names it.",
+    ),
+    Reason(
+        STALLED,
+        "True",
         "CrashLoop",
         "A container ends again and again; the message quotes its last words.",
         "Read the pod's log.",
@@ -165,8 +173,10 @@ REASONS: Final = (
         STALLED,
         "True",
         "RolloutPaused",
-        "Workers of the new template are unhealthy: the rollout is paused, and those of the former one serve on.",
-        "Mend spec as the message says, or revert it: both go on from where the rollout is.",
+        "Workers of the new template are unhealthy, find no node for 15 minutes, or are not Ready for 45 minutes "
+        "(three times as long as starts take, where that is more): the rollout is paused, and those of the former "
+        "template serve on.",
+        "Mend spec, or the cluster, as the message says, or revert spec: both go on from where the rollout is.",
     ),
     Reason(
         STALLED,

@@ -20,8 +20,9 @@ class Rollout(Part):
     """How workers of a new template take the places of those of the former one."""
 
     max_unavailable: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Most workers of a role that are replaced at a time, over all pools of that role. A pool keeps one worker all the
-    same, as long as it has several. Default: 1."""
+    """Most workers that a rollout takes away at a time, over all pools and roles together: 1 renews prefill and decode
+    workers in turns, more is shared out by the roles' sizes. A pool keeps one worker all the same, as long as it has
+    several. Default: 1."""
 
 
 class ScaleToZero(Part):

@@ -15,13 +15,13 @@ from tandem_operator.loop.cache import is_owned, key_of
 from tandem_operator.loop.drift import drift_of, stamp_of
 from tandem_operator.loop.faults import condition_of, last_words, may_lack_key, quoted
 from tandem_operator.loop.refs import Done, Outcome, Stalled, Waiting
-from tandem_operator.loop.rollout import digest_in, held_pools, progress_words
+from tandem_operator.loop.rollout import held_pools, paused_words, progress_words
 from tandem_operator.loop.victims import COST, GOES_FIRST, choose_victims
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.flips import choose_flips
 from tandem_operator.templates import children
 from tandem_operator.templates.differ import has_all, lacking
-from tandem_operator.templates.groups import GROUP, held, nodes_of, template_in
+from tandem_operator.templates.groups import GROUP, held, nodes_of
 from tandem_operator.templates.model import pull_job
 from tandem_operator.templates.monitoring import monitoring, name_of, wanted
 
@@ -59,7 +59,8 @@ def standing(plan: Plan, seen: Seen, world: World) -> tuple[object, ...]:
     """All that the steps read, apart from settings: while it is the same, a step that was done is done."""
     resource = seen.resource
     spec = (seen.owner.uid, resource.metadata.generation, resource.spec.suspend, seen.accelerators)
-    return (*spec, plan.target, frozenset(world.absent), world.cache.stamp(seen.ref))
+    # A pause may come with time alone: nothing moves, and a worker has not come up for too long.
+    return (*spec, plan.target, paused_words(seen), frozenset(world.absent), world.cache.stamp(seen.ref))
 
 
 async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
@@ -323,7 +324,7 @@ def pools_with(replicas: dict[str, int], seen: Seen, world: World) -> list[Objec
     if seen.resource.spec.suspend:
         replicas = dict.fromkeys(replicas, 0)
     manifests = children.pools_of(seen.owner, seen.resource.spec, seen.accelerators, world.settings.images, replicas)
-    waiting = held_pools(seen, {pool_of(m): digest_in(template_in(m)) for m in manifests})
+    waiting = held_pools(seen, {pool_of(m): m for m in manifests})
     return [held(m) if pool_of(m) in waiting else m for m in manifests]
 
 

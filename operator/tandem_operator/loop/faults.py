@@ -14,10 +14,20 @@ Object = dict[str, Any]
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 )
+# A container that cannot be made of what its pod names: a Secret or a key that is not there, a command that the image
+# has not.
+CONTAINER_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 MODEL_EXIT_CODE = 2  # a worker's exit code when its model cannot be loaded (docs/reference/borders.md)
 CRASHES = 3  # one crash is chance
 MAX_QUOTE = 500
 MOUNTS_S = 20.0  # as long as a pod's volumes usually take, and more
+# The startup probe gives a model half an hour to load; half as long again is for the image. Where this resource's
+# workers were seen to take longer, a new one gets three times as long as they took: another model may be larger.
+LATE_S = 2700.0
+LATE_STARTS = 3
+# A former worker's devices are free once it has ended, and an autoscaler gives a node a quarter of an hour to come
+# (cluster-autoscaler's max-node-provision-time): only then does waiting for one need a person.
+NO_NODE_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +39,26 @@ class Fault:
 
 
 def stalling_fault(pods: Iterable[Object]) -> Fault | None:
-    """A fault that only an edit heals: an image that cannot be pulled, a model that cannot be loaded."""
+    """A fault that only an edit or a person heals: an image that cannot be pulled, a Secret that is not there."""
     for pod in _living(pods):
         for container in containers_of(pod):
-            if (fault := _image_fault(pod, container) or _exit_fault(pod, container)) is not None:
-                return fault
+            for find in (_image_fault, _container_fault, _exit_fault):
+                if (fault := find(pod, container)) is not None:
+                    return fault
+    return None
+
+
+def late_fault(pods: Iterable[Object], now: datetime, start_s: float | None) -> Fault | None:
+    """A pod that has not come up for so long that it will not; `start_s`: how long others took, where that is known."""
+    most = max(LATE_S, LATE_STARTS * (start_s or 0.0))
+    for pod in sorted(_living(pods), key=lambda pod: str(pod["metadata"]["name"])):
+        name, scheduled = pod["metadata"]["name"], condition_of(pod, "PodScheduled")
+        if finds_no_node(scheduled) and _seconds_since(scheduled, now) > NO_NODE_S:
+            words = f"no node for pod {name} for {NO_NODE_S / 60:.0f} minutes"
+            return Fault("Unschedulable", f"{words}: {quoted(scheduled.get('message', ''))}")
+        if scheduled.get("status") == "True" and _unready_s(pod, now) > most:
+            words = f"pod {name} has its node and is not Ready for {most / 60:.0f} minutes"
+            return Fault("NeverReady", f"{words}: {_hindrance(pod)}")
     return None
 
 
@@ -111,6 +136,37 @@ def quoted(text: str) -> str:
 
 def _living(pods: Iterable[Object]) -> Iterator[Object]:
     return (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+
+
+def _seconds_since(condition: Object, now: datetime) -> float:
+    """How long a condition has stood; 0 where it does not say."""
+    since = condition.get("lastTransitionTime")
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
+
+
+def _unready_s(pod: Object, now: datetime) -> float:
+    """How long a pod that has a node does not serve: since it got the node, or since it served last."""
+    if is_ready(pod):
+        return 0.0
+    ready, scheduled = condition_of(pod, "Ready"), condition_of(pod, "PodScheduled")
+    return _seconds_since(ready if ready.get("lastTransitionTime") else scheduled, now)
+
+
+def _hindrance(pod: Object) -> str:
+    """What a pod that does not come up waits for, as far as its status tells."""
+    states = [container.get("state") or {} for container in containers_of(pod)]
+    waits = [state["waiting"] for state in states if state.get("waiting")]
+    said = [str(waiting.get("message") or waiting.get("reason", "")) for waiting in waits]
+    return quoted("; ".join(filter(None, said)) or condition_of(pod, "Ready").get("message", "")) or "it says nothing"
+
+
+def _container_fault(pod: Object, container: Object) -> Fault | None:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") not in CONTAINER_REASONS:
+        return None
+    name, which = pod["metadata"]["name"], container.get("name", "")
+    said = quoted(waiting.get("message", "")) or "it gave no reason"
+    return Fault("ContainerConfigFailed", f"pod {name}, container {which}: {waiting['reason']}: {said}")
 
 
 def _image_fault(pod: Object, container: Object) -> Fault | None:

@@ -49,6 +49,7 @@ class Seen:
     router: Object | None
     pods: tuple[Object, ...]  # workers and routers
     look: Look
+    at: datetime
     facts: Observed
     autoscaler: str = ""  # its newest words on the first pod without a node
     leaving: tuple[str, ...] = ()  # pools of the mode that is no more in effect
@@ -124,6 +125,7 @@ def observe(
         router=next((item for item in owned if item["metadata"]["name"] == f"{ref.name}-{COMPONENT_ROUTER}"), None),
         pods=pods,
         look=look,
+        at=now,
         facts=replace(facts, limits=capped(facts.limits, cap)),
         absent=frozenset(world.absent),
     )

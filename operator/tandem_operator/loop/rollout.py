@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tandem_operator.api.constants import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_POOL, LABEL_REVISION, LABEL_ROLE
-from tandem_operator.loop.faults import Fault, is_ready, stalling_fault
+from tandem_operator.loop.faults import Fault, is_ready, late_fault, scheduling_fault, stalling_fault, unschedulable
 from tandem_operator.plan.facts import Role
 from tandem_operator.plan.rollout import Lane, Member, pools_to_hold
-from tandem_operator.templates.groups import is_held, step_of, template_in
+from tandem_operator.templates.groups import is_held, step_in, template_in
 from tandem_operator.templates.names import TEMPLATE
 
 if TYPE_CHECKING:
@@ -24,22 +24,29 @@ def digest_in(template: Object) -> str:
     return str((template["metadata"].get("annotations") or {}).get(TEMPLATE, ""))
 
 
-def held_pools(seen: Seen, digests: Mapping[str, str]) -> frozenset[str]:
-    """Pools whose Deployment is to be paused, by the digests that their pods are to have."""
+def held_pools(seen: Seen, manifests: Mapping[str, Object]) -> frozenset[str]:
+    """Pools whose Deployment is to be paused, by what their Deployments are to be."""
+    digests = {name: digest_in(template_in(item)) for name, item in manifests.items()}
     members = members_of(seen, digests)
-    old = {member.pool for member in members if not member.current}
+    begun = any(not member.current for member in members)
     lanes = [
         Lane(
             pool.name,
             Role(pool.role.lower()),
-            desired := int(item["spec"].get("replicas", 1)),
+            int(item["spec"].get("replicas", 1)),
             is_held(item),
-            step_of(seen.resource.spec.rollout.max_unavailable, desired),
+            step_in(manifests[pool.name]),
         )
         for pool in seen.resource.spec.pools
         if (item := seen.pools.get(pool.name)) is not None
     ]
-    return pools_to_hold(members, lanes, unhealthy=bool(old) and fault_of_new(seen, digests) is not None)
+    return pools_to_hold(
+        members,
+        lanes,
+        most=seen.resource.spec.rollout.max_unavailable,
+        unhealthy=begun and fault_of_new(seen, digests) is not None,
+        waits=begun and unschedulable(new_workers(seen, digests)) is not None,
+    )
 
 
 def members_of(seen: Seen, digests: Mapping[str, str]) -> list[Member]:
@@ -61,8 +68,14 @@ def member_of(pod: Object, digests: Mapping[str, str]) -> Member:
 
 
 def fault_of_new(seen: Seen, digests: Mapping[str, str]) -> Fault | None:
-    """What is wrong with workers of the wanted template, as far as only an edit heals it."""
-    return stalling_fault([p for p in workers_of(seen) if digest_in(p) == digests.get(label(p, LABEL_POOL))])
+    """What is wrong with workers of the wanted template, as far as only an edit or a person heals it."""
+    new = new_workers(seen, digests)
+    return stalling_fault(new) or late_fault(new, seen.at, seen.facts.start_s)
+
+
+def new_workers(seen: Seen, digests: Mapping[str, str]) -> list[Object]:
+    """Workers of the wanted template."""
+    return [pod for pod in workers_of(seen) if digest_in(pod) == digests.get(label(pod, LABEL_POOL))]
 
 
 def live_digests(seen: Seen) -> dict[str, str]:
@@ -78,15 +91,18 @@ def paused_words(seen: Seen) -> str | None:
     if fault is None:
         return None
     words = f"{len(old)} workers of the former template stay ({sum(m.ready for m in old)} ready)"
-    return f"the rollout is paused, {words}: {fault.message}; mend the spec, or revert it"
+    return f"the rollout is paused, {words}: {fault.message}; mend what it names, or revert the spec"
 
 
 def progress_words(seen: Seen) -> str | None:
     """How far the rollout of the workers is; None where none is under way."""
-    members = members_of(seen, live_digests(seen))
+    digests = live_digests(seen)
+    members = members_of(seen, digests)
     if all(member.current for member in members):
         return None
-    return ", ".join(f"{pool} {counted([m for m in members if m.pool == pool])}" for pool in seen.pools) + " renewed"
+    words = ", ".join(f"{pool} {counted([m for m in members if m.pool == pool])}" for pool in seen.pools) + " renewed"
+    waits = scheduling_fault(new_workers(seen, digests))
+    return words if waits is None else f"{words}; no former worker goes meanwhile: {waits.message}"
 
 
 def counted(members: Sequence[Member]) -> str:

@@ -1,7 +1,8 @@
 """Which pools may replace a worker now, so that prefill and decode move to a new revision as pairs. Pure.
 
 A new revision serves only once it has a worker of each role, and an old one only as long as it has both. So both roles
-go step by step together, a step of one role at a time, and no step takes the last pair while there is another way.
+go step by step together, a step of one role at a time, and no step takes the last pair while there is another way. What
+may be away at once is counted over all pools: where it is one worker, the roles take turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from tandem_operator.plan.facts import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,13 @@ class Lane:
     step: int = 1
 
 
-def pools_to_hold(members: Sequence[Member], lanes: Sequence[Lane], *, unhealthy: bool) -> frozenset[str]:
+def pools_to_hold(
+    members: Sequence[Member], lanes: Sequence[Lane], *, most: int, unhealthy: bool, waits: bool = False
+) -> frozenset[str]:
     """The pools whose rollout must wait; none where nothing is to be replaced.
 
-    A rollout whose new workers are unhealthy is held in every pool, until they are well or the spec is edited.
+    `most` workers are away for the rollout at once, over all pools. A rollout whose new workers are unhealthy is held
+    in every pool, until they are well or the spec is edited; while one `waits` for a node, no other worker goes.
     """
     old = {m.pool for m in members if not m.current}
     rolling = [lane for lane in lanes if lane.pool in old]
@@ -53,12 +57,55 @@ def pools_to_hold(members: Sequence[Member], lanes: Sequence[Lane], *, unhealthy
         return frozenset(lane.pool for lane in rolling)
     # Between its old worker's end and its new one's start a pool is left as it is, and its role waits.
     between = {lane.pool for lane in lanes if sum(m.pool == lane.pool for m in members) < lane.desired}
-    busy = {lane.role for lane in lanes if lane.pool in between}
     going = {lane.pool for lane in rolling if lane.pool in between and not lane.held}
-    going |= {lane.pool for lane in rolling if lane.role not in busy and may_go(lane, rolling, members, lanes)}
-    if not going and not busy and not any(m.current and not m.ready for m in members):
-        going = forced(rolling, members, lanes)
+    if not waits:
+        taken = sum(may_lack(lane, members, goes=lane.pool in going) for lane in lanes)
+        going |= fitting(beginners(rolling, between, members, lanes), members, most - taken)
     return frozenset(lane.pool for lane in rolling if lane.pool not in going)
+
+
+def beginners(
+    rolling: Sequence[Lane], between: Collection[str], members: Sequence[Member], lanes: Sequence[Lane]
+) -> list[Lane]:
+    """Pools whose turn it is to take a step, those of the role that is furthest behind first."""
+    busy = {lane.role for lane in lanes if lane.pool in between}
+    found = [lane for lane in rolling if lane.role not in busy and may_go(lane, rolling, members, lanes)]
+    if not found and not busy and not any(m.current and not m.ready for m in members):
+        found = forced(rolling, members, lanes)
+    return sorted(found, key=lambda lane: begun(of_role(lane.role, members, lanes)))
+
+
+def fitting(wanted: Sequence[Lane], members: Sequence[Member], room: int) -> set[str]:
+    """Of these pools those whose steps fit, all together, in the workers that may still go."""
+    found: set[str] = set()
+    for lane in wanted:
+        if (step := may_lack(lane, members, goes=True)) <= room:
+            room -= step
+            found.add(lane.pool)
+    return found
+
+
+def may_lack(lane: Lane, members: Sequence[Member], *, goes: bool) -> int:
+    """Workers of a pool that are away, or that have yet to start; where it `goes`, those too that its step may take."""
+    mine = [m for m in members if m.pool == lane.pool]
+    away = max(lane.desired - len(mine), 0) + sum(m.current and not m.ready for m in mine)
+    return max(away, min(lane.step, away + sum(not m.current for m in mine))) if goes else away
+
+
+def steps(most: int, sizes: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Most workers of each pool that go at once, of `most` in all: each role's part by its size, by pool (role, size).
+
+    So each role keeps the same share of its workers. A role has a part of one at least; where these are more than
+    `most`, roles take turns. Pools of a role do so always. A pool of several keeps one.
+    """
+    counts: dict[str, int] = {}
+    for role, size in sizes.values():
+        counts[role] = counts.get(role, 0) + size
+    parts = {role: max(most * count // max(sum(counts.values()), 1), 1) for role, count in counts.items()}
+    spare = max(most - sum(parts.values()), 0)
+    for role in sorted(counts, key=lambda role: (-counts[role], role))[:spare]:
+        parts[role] += 1
+    return {pool: max(1, min(parts[role], size - 1)) for pool, (role, size) in sizes.items()}
 
 
 def may_go(lane: Lane, rolling: Sequence[Lane], members: Sequence[Member], lanes: Sequence[Lane]) -> bool:
@@ -74,11 +121,11 @@ def may_go(lane: Lane, rolling: Sequence[Lane], members: Sequence[Member], lanes
     return keeps_pair(lane, members)
 
 
-def forced(rolling: Sequence[Lane], members: Sequence[Member], lanes: Sequence[Lane]) -> set[str]:
+def forced(rolling: Sequence[Lane], members: Sequence[Member], lanes: Sequence[Lane]) -> list[Lane]:
     """No step keeps a pair (a role has one worker): the roles that are furthest behind go all the same."""
     shares = {lane.role: begun(of_role(lane.role, members, lanes)) for lane in rolling}
     behind = {role for role, share in shares.items() if share == min(shares.values())}
-    return {next(lane.pool for lane in rolling if lane.role is role) for role in behind}
+    return [next(lane for lane in rolling if lane.role is role) for role in sorted(behind)]
 
 
 def keeps_pair(lane: Lane, members: Sequence[Member]) -> bool:

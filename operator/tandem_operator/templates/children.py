@@ -14,9 +14,10 @@ from tandem_operator.api.constants import (
     LABEL_REVISION,
     LABEL_ROLE,
 )
+from tandem_operator.plan.rollout import steps
 from tandem_operator.templates import rdma
 from tandem_operator.templates.engines import program_of
-from tandem_operator.templates.groups import group_of, nodes_of, step_of
+from tandem_operator.templates.groups import group_of, nodes_of
 from tandem_operator.templates.merge import merged
 from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
@@ -79,7 +80,7 @@ def router_args(owner: Owner, spec: Spec) -> list[str]:
 
 
 def pool_deployment(
-    owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int
+    owner: Owner, spec: Spec, pool: Pool, accelerator: Accelerator, *, images: Images, replicas: int, step: int = 1
 ) -> Object:
     """A pool's Deployment, its overlay on it; groups of pods where a replica spans nodes.
 
@@ -93,7 +94,7 @@ def pool_deployment(
         "worker",
         metadata=owner.metadata(pool.name, pool.name, {LABEL_POOL: pool.name}),
         replicas=replicas,
-        step=step_of(spec.rollout.max_unavailable, replicas),
+        step=step,
         selector=selector,
         pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
         | {LABEL_REVISION: revision_of(spec, images)},
@@ -275,9 +276,11 @@ def pools_of(
     owner: Owner, spec: Spec, accelerators: Mapping[str, Accelerator], images: Images, replicas: Mapping[str, int]
 ) -> list[Object]:
     """All pools' Deployments, with these replicas."""
+    most = steps(spec.rollout.max_unavailable, {pool.name: (pool.role, replicas[pool.name]) for pool in spec.pools})
     return [
-        pool_deployment(owner, spec, pool, accelerators[pool.name], images=images, replicas=replicas[pool.name])
+        pool_deployment(owner, spec, pool, accelerators[pool.name], images=images, replicas=count, step=most[pool.name])
         for pool in spec.pools
+        for count in (replicas[pool.name],)
     ]
 
 

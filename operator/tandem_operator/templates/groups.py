@@ -53,7 +53,7 @@ def spread(spec: Spec, nodes: int, *, leads: bool) -> list[str]:
 def group_of(spec: Spec, deployment: Object, nodes: int) -> Object:
     """The pool's Deployment as groups of pods that start, end and are replaced together."""
     template = deployment["spec"]["template"]
-    step = deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"]
+    step = step_in(deployment)
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": GROUP,
@@ -93,9 +93,11 @@ def _rank(template: Object) -> Object:
     return template
 
 
-def step_of(most: int, replicas: int) -> int:
-    """Workers of a pool that go at once, of the `most` of its role: one stays, where there are several."""
-    return max(1, min(most, replicas - 1))
+def step_in(item: Object) -> int:
+    """Most workers that a Deployment, or groups, take away at once."""
+    spec = item["spec"]
+    groups = spec.get("rolloutStrategy", {}).get("rollingUpdateConfiguration", {})
+    return int((groups or spec["strategy"]["rollingUpdate"])["maxUnavailable"])
 
 
 def template_in(item: Object) -> Object:

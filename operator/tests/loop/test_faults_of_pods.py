@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tandem_operator.loop.faults import may_lack_key, scheduling_fault, stalling_fault
+from tandem_operator.loop.faults import late_fault, may_lack_key, scheduling_fault, stalling_fault
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -36,6 +36,17 @@ def ended(code, message="", key="lastState"):
         pytest.param(pod(**waiting("ContainerCreating")), None, "", id="starting"),
         pytest.param(pod(**waiting("ImagePullBackOff", "back-off")), "ImagePullFailed", "img:1", id="image"),
         pytest.param(pod(**waiting("ErrImagePull")), "ImagePullFailed", "w-1", id="image, first try"),
+        pytest.param(
+            pod(**waiting("CreateContainerConfigError", "couldn't find key k in Secret a/b")),
+            *("ContainerConfigFailed", "CreateContainerConfigError: couldn't find key k in Secret a/b"),
+            id="no such key",
+        ),
+        pytest.param(pod(**waiting("CreateContainerError")), "ContainerConfigFailed", "no reason", id="no words"),
+        pytest.param(
+            pod("r-1", name="router", **waiting("RunContainerError", "not in $PATH")),
+            *("ContainerConfigFailed", "r-1, container router"),
+            id="no such command",
+        ),
         pytest.param(
             pod(**ended(2, "no directory /m", "state")), "ModelLoadFailed", "no directory /m", id="model, just ended"
         ),
@@ -107,3 +118,49 @@ def scheduled(seconds_ago, **others):
 )
 def test_may_lack_key(found, lacks):
     assert may_lack_key([found], NOW) is lacks
+
+
+def since(kind, status, minutes, **more):
+    return {
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": (NOW - timedelta(minutes=minutes)).isoformat(),
+        **more,
+    }
+
+
+def up(minutes, unready=None, **container):
+    ready = since("Ready", "False", minutes if unready is None else unready, message="not ready: [worker]")
+    return pod(conditions=[since("PodScheduled", "True", minutes), ready], **container)
+
+
+def lost(minutes, reason="Unschedulable"):
+    return pod(conditions=[since("PodScheduled", "False", minutes, reason=reason, message="0/3 nodes")])
+
+
+@pytest.mark.parametrize(
+    ("found", "start_s", "words"),
+    [
+        pytest.param(pod(), None, None, id="nothing is known yet"),
+        pytest.param(up(44), None, None, id="it may load still"),
+        pytest.param(up(46), None, "not Ready for 45 minutes: not ready: [worker]", id="it does not come up"),
+        pytest.param(up(46), 200.0, "for 45 minutes", id="others were fast, and their model was another perhaps"),
+        pytest.param(up(46), 1200.0, None, id="others took twenty minutes"),
+        pytest.param(up(61), 1200.0, "for 60 minutes", id="three times what others took"),
+        pytest.param(up(500, unready=5), None, None, id="it served until a moment ago"),
+        pytest.param(up(500, unready=50), None, "for 45 minutes", id="it served once, long ago"),
+        pytest.param(up(46, **waiting("ContainerCreating")), None, "ContainerCreating", id="a volume does not come"),
+        pytest.param(scheduled(9999), None, "it says nothing", id="a node that says nothing of it"),
+        pytest.param(scheduled(9999, Ready="True"), None, None, id="it serves"),
+        pytest.param(lost(14), None, None, id="an autoscaler may bring a node yet"),
+        pytest.param(lost(16), None, "no node for pod w-1 for 15 minutes: 0/3 nodes", id="no node"),
+        pytest.param(lost(16, "SchedulingGated"), None, None, id="gated on purpose"),
+        pytest.param(pod(conditions=[UNSCHEDULABLE]), None, None, id="no node, since nobody knows when"),
+        pytest.param({**lost(16), "metadata": {"name": "w-1", "deletionTimestamp": "x"}}, None, None, id="going"),
+    ],
+)
+def test_late_fault(found, start_s, words):
+    fault = late_fault([pod("other"), found], NOW, start_s)
+    assert (fault is None) == (words is None)
+    if fault:
+        assert words in fault.message
