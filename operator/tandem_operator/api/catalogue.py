@@ -1,11 +1,11 @@
 """The hardware catalogue: the commonly published figures of each accelerator, before any measurement corrects them.
 
 Peak dense FLOP/s (figures "with sparsity" halved), memory and power as published for H100, H200, A100, HGX B200, L40S
-and L4. Not held against a data sheet: H100 NVL, L4 compute, the PCIe cards' bandwidth, NIC shares, prices, the `cpu`
-row. `float32` is the plain FP32 rate, not TF32. Network bandwidth is one accelerator's share in the usual server: one
-400 Gb/s port each in HGX H100, H200 and B200, 200 Gb/s in HGX A100, less in PCIe servers. Prices are rough on-demand
-figures, not quotes; only their relation to each other moves a decision. All of it can be changed in the catalogue
-ConfigMap.
+and L4. Not held against a data sheet: H100 NVL, H200 NVL, A100 of 40 GB or of PCIe, L4 compute, the PCIe cards'
+bandwidth, NIC shares, prices, the `cpu` row. `float32` is the plain FP32 rate, not TF32. Network bandwidth is one
+accelerator's share in the usual server: one 400 Gb/s port each in HGX H100, H200 and B200, 200 Gb/s in HGX A100, less
+in PCIe servers. Prices are rough on-demand figures, not quotes; only their relation to each other moves a decision. All
+of it can be changed in the catalogue ConfigMap.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _ENTRIES: Final = (
     # PCIe 5.0 x16 (an NVLink bridge joins two).
     Accelerator(
         "h100-pcie", _tera(half=756.5, single=51, fp8=1513, int8=1513), 80 * GIB, 2.0e12, 200 * GIGABIT, 350, 2.4,
-        products=("NVIDIA-H100-PCIe",), scale_up=64e9, domain=8, generation="hopper",
+        products=("NVIDIA-H100-PCIe", "NVIDIA-H100-PCIE-80GB"), scale_up=64e9, domain=8, generation="hopper",
     ),
     # H100, as published, NVL column, one GPU: 1,671 BF16, 3,341 FP8 and INT8 sparse; 60 FP32; 94 GB HBM3, 3.9 TB/s;
     # 400 W; PCIe 5.0 x16 (an NVLink bridge of 600 GB/s joins two).
@@ -101,7 +101,13 @@ _ENTRIES: Final = (
     # H200, as published, SXM column: compute, NVLink as H100 SXM; 141 GB HBM3e (nvidia-smi: 140 GiB), 4.8 TB/s; 700 W.
     Accelerator(
         "h200-sxm", _tera(half=989.5, single=67, fp8=1979, int8=1979), 140 * GIB, 4.8e12, 400 * GIGABIT, 700, 3.8,
-        products=("NVIDIA-H200",), scale_up=450e9, domain=8, generation="hopper",
+        products=("NVIDIA-H200", "NVIDIA-H200-141GB-HBM3e"), scale_up=450e9, domain=8, generation="hopper",
+    ),
+    # H200, as published, NVL column: compute as H100 NVL; memory as H200 SXM; 600 W; PCIe 5.0 x16 (an NVLink bridge of
+    # 900 GB/s joins two or four).
+    Accelerator(
+        "h200-nvl", _tera(half=835.5, single=60, fp8=1670.5, int8=1670.5), 140 * GIB, 4.8e12, 200 * GIGABIT, 600, 3.4,
+        products=("NVIDIA-H200-NVL",), scale_up=64e9, domain=8, generation="hopper",
     ),
     # A100, as published, 80GB SXM column: 312 BF16 and 624 INT8 dense; 19.5 FP32; 80 GB HBM2e, 2,039 GB/s; 400 W;
     # NVLink 600 GB/s. No FP8.
@@ -109,6 +115,22 @@ _ENTRIES: Final = (
         "a100-sxm-80gb", _tera(half=312, single=19.5, int8=624), 80 * GIB, 2.039e12, 200 * GIGABIT, 400, 1.8,
         products=("NVIDIA-A100-SXM4-80GB", "A100-SXM4-80GB", "NVIDIA-A100-SXM-80GB"), scale_up=300e9, domain=8,
         generation="ampere",
+    ),
+    # A100, as published, 40GB SXM: all as above but 40 GB HBM2, 1,555 GB/s.
+    Accelerator(
+        "a100-sxm-40gb", _tera(half=312, single=19.5, int8=624), 40 * GIB, 1.555e12, 200 * GIGABIT, 400, 1.3,
+        products=("NVIDIA-A100-SXM4-40GB", "A100-SXM4-40GB"), scale_up=300e9, domain=8, generation="ampere",
+    ),
+    # A100, as published, 80GB PCIe: compute as SXM; HBM2e, 1,935 GB/s; 300 W; PCIe 4.0 x16 (an NVLink bridge joins
+    # two).
+    Accelerator(
+        "a100-pcie-80gb", _tera(half=312, single=19.5, int8=624), 80 * GIB, 1.935e12, 100 * GIGABIT, 300, 1.6,
+        products=("NVIDIA-A100-80GB-PCIe",), scale_up=32e9, domain=8, generation="ampere",
+    ),
+    # A100, as published, 40GB PCIe: as that; HBM2, 1,555 GB/s; 250 W.
+    Accelerator(
+        "a100-pcie-40gb", _tera(half=312, single=19.5, int8=624), 40 * GIB, 1.555e12, 100 * GIGABIT, 250, 1.1,
+        products=("NVIDIA-A100-PCIE-40GB", "A100-PCIE-40GB"), scale_up=32e9, domain=8, generation="ampere",
     ),
     # HGX B200, as published, one of eight: 4.5 PFLOPS BF16, 9 FP8 and INT8, 18 FP4 sparse; 75 FP32; 180 GB HBM3e
     # (nvidia-smi: 178 GiB), 7.7 TB/s; 1,000 W; NVLink 1.8 TB/s.

@@ -44,7 +44,9 @@ def conditions_page() -> str:
 SHARES: Final = (
     "A share of a card is not the card: where GPU feature discovery adds a suffix to the product (`-SHARED` for "
     "time-slicing and MPS, `-MIG-1g.10gb` and the like with MIG's single strategy), no entry accepts the node. One of "
-    "your own in the catalogue ConfigMap, with the share's figures, can."
+    "your own in the catalogue ConfigMap, with the share's figures, can. GKE labels such a node with the whole card's "
+    "name all the same (`cloud.google.com/gke-gpu-partition-size` and `gke-gpu-sharing-strategy` tell the share): keep "
+    "those node pools out with `hardware.nodeSelector` or a taint of their own."
 )
 
 

@@ -1,6 +1,7 @@
 """The catalogue: plausible figures, a ConfigMap that reads back, errors that name what is wrong."""
 
 import json
+import re
 
 import pytest
 
@@ -31,7 +32,11 @@ NAMES = [
     "h100-pcie",
     "h100-nvl",
     "h200-sxm",
+    "h200-nvl",
     "a100-sxm-80gb",
+    "a100-sxm-40gb",
+    "a100-pcie-80gb",
+    "a100-pcie-40gb",
     "b200",
     "gb200",
     "l40s",
@@ -95,8 +100,62 @@ def test_no_label_tells_two_entries_at_once():
     assert len(products) == len(set(products))
 
 
-def test_every_cloud_finds_its_h200():
-    assert set(find("h200-sxm").labels) == {GKE, KARPENTER, EKS_AUTO, COREWEAVE, COREWEAVE_CLASS, TYPE}
+# What each cloud sells, and how to tell its values among those of a key that several clouds share.
+CLOUDS = {
+    "GKE": ((GKE,), "", {"h100-sxm", "h200-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "b200", "gb200", "l4"}),
+    "EKS": (
+        (TYPE,),
+        r"[pg]\w*(-g?b200)?\.\d*xlarge",
+        {"h100-sxm", "h200-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "b200", "gb200", "l40s", "l4"},
+    ),
+    "AKS": (
+        (TYPE,),
+        r"Standard_N.*",
+        {"h100-sxm", "h100-nvl", "h200-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "a100-pcie-80gb", "gb200", "mi300x"},
+    ),
+    "CoreWeave": (
+        (COREWEAVE, COREWEAVE_CLASS),
+        "",
+        {"h100-sxm", "h100-pcie", "h200-sxm", "b200", "gb200", "l40s"}
+        | {f"a100-{form}-{size}gb" for form in ("sxm", "pcie") for size in (40, 80)},
+    ),
+    "OKE": (
+        (TYPE,),
+        r"BM\.GPU.*",
+        {"h100-sxm", "h200-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "b200", "gb200", "l40s", "mi300x"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "form", "sold"), CLOUDS.values(), ids=CLOUDS)
+def test_every_cloud_finds_what_it_sells(keys, form, sold):
+    def told(entry):
+        values = [value for key in keys for value in entry.labels.get(key, ())]
+        return [value for value in values if re.fullmatch(form or ".*", value)]
+
+    assert {entry.name for entry in CATALOGUE.values() if told(entry)} == sold
+
+
+def test_every_instance_type_is_a_clouds():
+    forms = [form for _, form, _ in CLOUDS.values() if form] + [r"gd-8x.*|g?b200-\dx"]
+    types = [value for entry in CATALOGUE.values() for value in entry.labels.get(TYPE, ())]
+    assert [value for value in types if sum(bool(re.fullmatch(form, value)) for form in forms) != 1] == []
+
+
+# By one form alone: the driver's name, since no cloud sells it; or any node at all.
+ONE_FORM = {"h200-nvl", "cpu"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_card_is_told_in_several_forms(name):
+    entry = find(name)
+    assert (len(entry.products) + sum(map(len, entry.labels.values())) > 1) == (name not in ONE_FORM)
+
+
+def test_eks_tells_the_card_by_name_wherever_the_name_is_one_cards():
+    named = {entry.name for entry in CATALOGUE.values() if KARPENTER in entry.labels}
+    assert named == CLOUDS["EKS"][2] - {"a100-sxm-80gb", "a100-sxm-40gb"}
+    assert all(e.labels.get(KARPENTER) == e.labels.get(EKS_AUTO) for e in CATALOGUE.values())
 
 
 def test_every_label_has_a_source():

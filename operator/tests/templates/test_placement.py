@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem_operator.api.catalogue import CATALOGUE, UnknownAcceleratorError
+from tandem_operator.api.node_labels import PRODUCT_LABEL
 from tandem_operator.api.spec_pool import Hardware
 from tandem_operator.loop.catalogue import accelerator_of
 from tandem_operator.templates.placement import KEPT, node_terms, router_defaults, tolerations, worker_defaults
@@ -60,6 +61,24 @@ GKE_H100 = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
 )
 def test_nodes_that_fit(labels, wanted, answer):
     assert fits(labels, hardware(**wanted)) is answer
+
+
+FORMS = [
+    pytest.param(name, key, value, id=f"{name} {value}")
+    for name, entry in CATALOGUE.items()
+    for key, values in {PRODUCT_LABEL: entry.products, **entry.labels}.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), FORMS)
+def test_each_form_lets_one_entrys_pods_in(name, key, value):
+    """One expression a key, with all its values; terms for the keys, any of which is enough."""
+    wanted = [hardware(accelerator=other) for other in CATALOGUE if other != "cpu"]
+    assert [one.accelerator for one in wanted if fits({key: value}, one)] == [name]
+    terms = node_terms(CATALOGUE[name], hardware(accelerator=name))
+    assert [len(term["matchExpressions"]) for term in terms] == [1] * len(terms)
+    assert len({term["matchExpressions"][0]["key"] for term in terms}) == len(terms)
 
 
 @pytest.mark.parametrize(
