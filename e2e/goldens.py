@@ -1,6 +1,7 @@
-"""Writes what the operator makes of each sample of manifests/samples/rdma: `python -m e2e.goldens` (--check compares).
+"""Writes what the operator makes of the samples: `python -m e2e.goldens` (--check compares).
 
-The files are for reading in a review: a change of a template shows as a change of every cloud's pods.
+Of each cloud's RDMA and of each engine. The files are for reading in a review: a change of a template shows as a change
+of every cloud's pods.
 """
 
 from __future__ import annotations
@@ -15,38 +16,46 @@ from tandem_operator.api.constants import LABEL_POOL, LABEL_REVISION
 from tandem_operator.api.v1alpha1 import read
 from tandem_operator.cli.rendered import rendered
 from tandem_operator.templates.children import Images
+from tandem_operator.templates.groups import GROUP
 from tandem_operator.templates.names import TEMPLATE
 
 REPO = Path(__file__).resolve().parents[1]
-SAMPLES = REPO / "manifests/samples/rdma"
+SAMPLES = REPO / "manifests/samples"
+TANDEM = SAMPLES / "smollm2.yaml"  # the operator's own workers
 GOLDENS = REPO / "operator/tests/goldens"
 IMAGES = Images("tandem-worker:0.1.0", "tandem-router:0.1.0")
-SHAPED = ("Deployment", "ResourceClaimTemplate")
-MADE = "# Made by `python -m e2e.goldens` of manifests/samples/rdma/{name}; the first pool's.\n"
+SHAPED = ("Deployment", GROUP, "ResourceClaimTemplate")
+MADE = "# Made by `python -m e2e.goldens` of {path}; the first pool's.\n"
 
 
 def samples() -> list[Path]:
     """The samples, by name."""
-    return sorted(SAMPLES.glob("*.yaml"))
+    return [*sorted(SAMPLES.glob("rdma/*.yaml")), *sorted(SAMPLES.glob("engines/*.yaml")), TANDEM]
 
 
 def shaped(sample: Path) -> list[dict[str, Any]]:
-    """The first pool's Deployment, and what its pods claim: the other pools' are alike."""
+    """The first pool's Deployment or groups, and what its pods claim: the other pools' are alike."""
     resource = read(yaml.safe_load(sample.read_text(encoding="utf-8")))
     pool = resource.spec.pools[0].name
     made = [item for item in rendered(resource, IMAGES) if item["metadata"]["labels"].get(LABEL_POOL) == pool]
     found = [item for item in made if item["kind"] in SHAPED]
-    for item in found:
-        metadata = item["spec"].get("template", item)["metadata"]
+    for metadata in (template["metadata"] for item in found for template in templates_of(item)):
         # Digests of the rest: they would change with every line of a template, and say nothing here.
         metadata.get("annotations", {}).pop(TEMPLATE, None)
         metadata["labels"].pop(LABEL_REVISION, None)
     return found
 
 
+def templates_of(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod templates of a manifest: a Deployment has one, a group one for its leader and one for the others."""
+    if item["kind"] == GROUP:
+        return [item["spec"]["leaderWorkerTemplate"][whose] for whose in ("leaderTemplate", "workerTemplate")]
+    return [item["spec"]["template"]] if item["kind"] == "Deployment" else []
+
+
 def text_of(sample: Path) -> str:
     """The golden file of a sample."""
-    return MADE.format(name=sample.name) + yaml.safe_dump_all(shaped(sample), sort_keys=False, width=120)
+    return MADE.format(path=sample.relative_to(REPO)) + yaml.safe_dump_all(shaped(sample), sort_keys=False, width=120)
 
 
 def main(arguments: list[str]) -> int:
