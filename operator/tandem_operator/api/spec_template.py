@@ -148,7 +148,8 @@ class PodTemplate(Part):
     Default: none."""
     volumes: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
     """Further volumes, as in a pod's spec; one called tmp or shm replaces the operator's scratch space of that name.
-    hostPath and service account tokens need the cluster operator's permission. Default: none."""
+    hostPath, a server of one's own (nfs) and service account tokens need the cluster operator's permission. Default:
+    none."""
     volume_mounts: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)
     """Mounts of the further volumes in the main container, as in a pod's spec. Default: none."""
     containers: Objects = Field(default_factory=list, json_schema_extra=ATOMIC)

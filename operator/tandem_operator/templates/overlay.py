@@ -35,7 +35,7 @@ def overlaid(
     own = changed["spec"]["template"]
     laid = _laid(template, own["spec"]["containers"][0]["name"])
     below = _taken_out(own, defaults or {})
-    problems = refused(laid["spec"], allowed)
+    problems = refused(laid, allowed)
     _add_up(own["spec"], laid["spec"])
     if problems := problems + _disputes(own, laid):
         raise TemplateRefusedError(f"{changed['metadata']['name']}: template: {'; '.join(problems)}")

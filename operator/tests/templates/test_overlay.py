@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from tandem_operator.api.spec_template import PodTemplate
+from tandem_operator.templates.allowed import VOLUMES
 from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
 
 PRODUCT = {"key": "product", "operator": "In", "values": ["H100"]}
@@ -138,6 +139,7 @@ def secure(**fields):
     return other(securityContext=fields)
 
 
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
 
 
@@ -163,6 +165,30 @@ TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path":
         row("capability", secure(capabilities={"add": ["SYS_ADMIN"]}), "Privileged", "capabilities.add"),
         row("unmasked /proc", secure(procMount="Unmasked"), "Privileged", "procMount"),
         row("unconfined", secure(seccompProfile={"type": "Unconfined"}), "Privileged", "seccompProfile"),
+        row("no AppArmor", secure(appArmorProfile={"type": "Unconfined"}), "Privileged", "appArmorProfile"),
+        row("no AppArmor, the old way", {"annotations": {f"{APPARMOR}x": "unconfined"}}, "Privileged", APPARMOR),
+        row(
+            "SELinux user", secure(seLinuxOptions={"user": "system_u"}), "Privileged", "securityContext.seLinuxOptions"
+        ),
+        row("SELinux role", secure(seLinuxOptions={"role": "system_r"}), "Privileged", "seLinuxOptions"),
+        row("SELinux type", secure(seLinuxOptions={"type": "spc_t"}), "Privileged", "seLinuxOptions"),
+        row("a type that is none", secure(seLinuxOptions={"type": 1}), "Privileged", "seLinuxOptions"),
+        row("host process", secure(windowsOptions={"hostProcess": True}), "Privileged", "windowsOptions"),
+        row("drops less", secure(capabilities={"drop": ["NET_RAW"]}), "Privileged", "capabilities.drop"),
+        row("drops nothing", secure(capabilities={"drop": []}), "Privileged", "capabilities.drop"),
+        row("nfs", {"volumes": [{"name": "n", "nfs": {"server": "s", "path": "/"}}]}, "InlineVolume", "volumes[n].nfs"),
+        row(
+            "a probe of others",
+            other(livenessProbe={"tcpSocket": {"port": 1, "host": "h"}}),
+            "ProbeHost",
+            "containers[x].livenessProbe.tcpSocket.host",
+        ),
+        row(
+            "a hook to others",
+            other(lifecycle={"preStop": {"httpGet": {"port": 1, "host": "h"}}}),
+            "ProbeHost",
+            "containers[x].lifecycle.preStop.httpGet.host",
+        ),
     ],
 )
 def test_refused_unless_allowed(template, allowed, words):
@@ -171,3 +197,28 @@ def test_refused_unless_allowed(template, allowed, words):
     assert words in str(refused.value)
     if allowed:
         overlaid(BASE, PodTemplate.model_validate(template), allowed=frozenset({allowed}))
+
+
+def plain(name, template):
+    return pytest.param(template, id=name)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        plain("SELinux level", secure(seLinuxOptions={"level": "s0:c123,c456"})),
+        plain("SELinux type of containers", secure(seLinuxOptions={"type": "container_engine_t"})),
+        plain("a profile of the node's", secure(seccompProfile={"type": "Localhost", "localhostProfile": "p.json"})),
+        plain("masked /proc", secure(procMount="Default")),
+        plain("another user", secure(runAsUser=1000, runAsNonRoot=True)),
+        plain("all dropped again", secure(capabilities={"drop": ["ALL"]})),
+        plain("a probe of itself", other(livenessProbe={"httpGet": {"port": 1, "path": "/"}})),
+        plain("AppArmor as usual", {"annotations": {f"{APPARMOR}x": "runtime/default"}}),
+        plain("volumes", {"volumes": [{"name": kind, kind: {}} for kind in sorted(VOLUMES)]}),
+    ],
+)
+def test_what_a_restricted_pod_may_have(template):
+    made = overlaid(BASE, PodTemplate.model_validate(template), defaults=DEFAULTS)
+    for container in made["spec"]["template"]["spec"]["containers"][1:]:
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False

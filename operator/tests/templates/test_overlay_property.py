@@ -23,6 +23,7 @@ NAMES = [
     "projected",
 ]
 NAMES += ["sources", "volumeMounts", "mountPath", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]
+NAMES += ["seLinuxOptions", "drop", "livenessProbe", "lifecycle", "preStop", "httpGet", "host", "procMount"]
 NAMES += ["nodeSelectorTerms", "matchExpressions", "seccompProfile", "type", "podAffinity", "topologyKey", "hostPath"]
 LEAF = (
     st.none() | st.booleans() | st.integers(0, 1) | st.sampled_from(["worker", "tmp", "Unconfined", "nvidia.com/gpu"])
