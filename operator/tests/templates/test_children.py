@@ -169,7 +169,8 @@ def test_devices(transfer, devices, capabilities):
 def test_a_gpu_worker_asks_for_its_product_and_tolerates_its_taint():
     pod = worker(spec(), 1)["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}
+    products = ["NVIDIA-H200", "NVIDIA-H200-141GB-HBM3e"]
+    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": products}
     assert terms[0] == {"matchExpressions": [product]}
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
