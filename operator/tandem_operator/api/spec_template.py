@@ -130,7 +130,8 @@ class PodTemplate(Part):
     """Annotations of the pods. Example: {kueue.x-k8s.io/podset-preferred-topology: rack}. They replace the operator's
     for autoscalers (safe-to-evict, do-not-disrupt). Default: none."""
     labels: Annotated[dict[str, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels of the pods, besides the operator's. Example: {kueue.x-k8s.io/queue-name: gpu}. Default: none."""
+    """Labels of the pods, besides the operator's. Those for Kueue are also the Deployment's, and the groups' alone
+    where a replica spans nodes. Example: {kueue.x-k8s.io/queue-name: gpu}. Default: none."""
     affinity: Opaque | None = None
     """Affinity of the pods, as in a pod's spec. A required node affinity holds besides the accelerator's; a preferred
     pod affinity replaces the operator's (pods of one resource near each other). Default: none."""

@@ -31,7 +31,7 @@ from tandem_operator.templates.names import (
     worker_selector,
 )
 from tandem_operator.templates.overlay import TemplateRefusedError, overlaid
-from tandem_operator.templates.placement import node_terms, router_defaults, tolerations, worker_defaults
+from tandem_operator.templates.placement import node_terms, queued, router_defaults, tolerations, worker_defaults
 from tandem_operator.templates.render import render
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def pool_deployment(
         shm_gibibytes=ranks,
     )
     laid_below = merged(worker_defaults(owner.name), rdma.defaults(spec.transfer, accelerator, pool.template.resources))
-    made = with_digest(overlaid(deployment, pool.template, defaults=laid_below, allowed=images.template_allow))
+    laid = overlaid(deployment, pool.template, defaults=laid_below, allowed=images.template_allow)
+    made = with_digest(queued(laid))
     return made if nodes == 1 else group_of(spec, made, nodes)
 
 
@@ -178,8 +179,8 @@ def router_deployment(owner: Owner, spec: Spec, images: Images) -> Object:
         keys_secret=spec.router.api_keys_secret_ref.name if spec.router.api_keys_secret_ref else "",
         tls_secret=spec.router.tls.secret_name if spec.router.tls else "",
     )
-    return overlaid(
-        deployment, spec.router.template, defaults=router_defaults(owner.name), allowed=images.template_allow
+    return queued(
+        overlaid(deployment, spec.router.template, defaults=router_defaults(owner.name), allowed=images.template_allow)
     )
 
 

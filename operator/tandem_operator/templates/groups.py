@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tandem_operator.api.constants import LABEL_COMPONENT, LABEL_ROLE
 from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.templates.engines.versions import NODES, has, too_old
+from tandem_operator.templates.placement import KUEUE
 
 if TYPE_CHECKING:
     from tandem_operator.api.catalogue import Accelerator
@@ -79,6 +80,9 @@ def group_of(spec: Spec, deployment: Object, nodes: int) -> Object:
 def _with_args(template: Object, words: list[str]) -> Object:
     changed = deepcopy(template)
     changed["spec"]["containers"][0]["args"] += words
+    # Kueue admits a group whole, by the labels of the group: a pod that names a queue itself would wait on its own.
+    metadata = changed["metadata"]
+    metadata["labels"] = {k: v for k, v in metadata["labels"].items() if not k.startswith(KUEUE)}
     return changed
 
 

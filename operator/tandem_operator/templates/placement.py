@@ -16,6 +16,7 @@ Object = dict[str, Any]
 # smaller, and the node becomes empty. So the pods say it for good, rather than by a write for each change of load,
 # which would come too late for a stream that begins in between. Drains go on: they ask the disruption budgets.
 KEPT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+KUEUE: Final = "kueue.x-k8s.io/"
 # From close to far: an NVLink domain, a rack or switch of each cloud, a zone. A node without the label scores nothing.
 NEAR: Final = (
     ("nvidia.com/gpu.clique", 100),
@@ -61,6 +62,14 @@ def tolerations(accelerator: Accelerator, hardware: Hardware) -> list[Object]:
     keys = [accelerator.resource] if accelerator.resource else []
     keys += list(SPOT) if hardware.capacity_type == "Spot" else []
     return [{"key": key, "operator": "Exists"} for key in keys]
+
+
+def queued(made: Object) -> Object:
+    """The Deployment with its pods' labels for Kueue on itself as well: there Kueue reads the queue."""
+    labels = made["spec"]["template"]["metadata"]["labels"].items()
+    asked = {key: value for key, value in labels if key.startswith(KUEUE)}
+    metadata = made["metadata"]
+    return {**made, "metadata": {**metadata, "labels": {**metadata["labels"], **asked}}} if asked else made
 
 
 def worker_defaults(resource: str) -> Object:

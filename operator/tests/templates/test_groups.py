@@ -14,9 +14,10 @@ from tandem_operator.templates.groups import held, is_held, template_in
 from tests.templates.test_children import BODY, IMAGES, OWNER
 
 
-def pool(engine, parallelism, accelerator="h100-sxm"):
+def pool(engine, parallelism, accelerator="h100-sxm", template=None):
     """The first pool's manifest."""
     spec = copy.deepcopy(BODY["spec"])
+    spec["pools"][0]["template"] = template or {}
     spec |= {"transfer": {"backend": "nixl"}, "engine": {"name": engine, "image": "engine:1"}}
     spec["pools"][0] |= {"parallelism": parallelism, "hardware": {"accelerator": accelerator}}
     found = read({**BODY, "spec": spec}).spec
@@ -87,6 +88,39 @@ def test_a_group_goes_before_its_successor_comes_and_a_rollout_can_be_held():
     assert (is_held(made), is_held(stopped)) == (False, True)
     deployment = pool("vllm", {"tensor": 8})
     assert (is_held(deployment), is_held(held(deployment))) == (False, True)
+
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "gpu", "kueue.x-k8s.io/priority-class": "serving"}
+TOPOLOGY = {"kueue.x-k8s.io/podset-preferred-topology": "rack"}
+
+
+def asked(metadata):
+    return {k: v for field in ("labels", "annotations") for k, v in metadata.get(field, {}).items() if "kueue" in k}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "on_pods"),
+    [
+        pytest.param(8, {**QUEUE, **TOPOLOGY}, id="Deployment: each pod for itself"),
+        pytest.param(16, TOPOLOGY, id="groups: whole, so no pod names the queue"),
+    ],
+)
+def test_a_queue_is_named_where_kueue_reads_it(tensor, on_pods):
+    labels = {**QUEUE, "team": "a"}
+    made = pool("vllm", {"tensor": tensor}, template={"labels": labels, "annotations": TOPOLOGY})
+    assert asked(made["metadata"]) == QUEUE
+    assert "team" not in made["metadata"]["labels"]
+    for template in pods(made) if tensor == 16 else [made["spec"]["template"]]:
+        assert asked(template["metadata"]) == on_pods
+        assert template["metadata"]["labels"]["team"] == "a"
+    selected = made["spec"].get("selector", {}).get("matchLabels", {})
+    assert not asked({"labels": selected})
+
+
+def test_a_router_is_queued_too():
+    found = read({**BODY, "spec": {**BODY["spec"], "router": {"template": {"labels": QUEUE}}}}).spec
+    made = children.router_deployment(OWNER, found, IMAGES)
+    assert asked(made["metadata"]) == asked(made["spec"]["template"]["metadata"]) == QUEUE
 
 
 def test_a_tandem_worker_is_one_nodes():
