@@ -133,7 +133,7 @@ def take(one: SequenceState, logits: torch.Tensor) -> None:
 def placed(ids: list[int], settings: EngineSettings, more: int = 0, first_page: int = 0) -> SequenceState:
     """A sequence with pages for its tokens and `more`, of which nothing is computed."""
     one = fresh("", ids, Sampling(max_tokens=1), settings.page_tokens)
-    one.pages = list(range(first_page, first_page - (-(len(ids) + more) // settings.page_tokens)))
+    one.pages.extend(range(first_page, first_page - (-(len(ids) + more) // settings.page_tokens)))
     return one
 
 

@@ -30,7 +30,7 @@ class View:
 
     one: SequenceState
     tokens: list[int]
-    pages: list[int]
+    pages: Sequence[int]
     computed: int
     wanted: int
 

@@ -9,6 +9,7 @@ from tandem_worker.engine.events import Origin
 from tandem_worker.engine.pages import page_chain
 from tandem_worker.engine.request import Shortage
 from tandem_worker.engine.scheduler import Bounds, Decoding, Prefilling, StepPlan, plan_step
+from tandem_worker.engine.sequence import no_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,9 +68,12 @@ class Queues:
         while (plan := self._plan()).preempt:
             for key in plan.preempt:
                 self._preempt(key)
-        for key in plan.decode:
-            self._grow(self.decoding[key])
-            self._grow_ahead(self.decoding[key])
+        size = self._pool.page_tokens
+        for one in self.decoding.values() if plan.decode else ():
+            if one.needs_page(size):
+                self._grow(one)
+            if self._bounds.ahead:
+                self._grow_ahead(one)
         prefill = tuple(piece for piece in plan.prefill if self._start(self.prefill[piece[0]]))
         fitted = tuple((key, min(count, self.prefill[key].left)) for key, count in prefill)
         return StepPlan(decode=plan.decode, prefill=fitted, ask=plan.ask)
@@ -96,7 +100,7 @@ class Queues:
         self._leave(sequence)
         own = self._pool.forget(sequence.pages)
         self._pool.release(sequence.pages)
-        sequence.pages = []
+        sequence.pages = no_pages()
         return own
 
     def _plan(self) -> StepPlan:
@@ -134,7 +138,7 @@ class Queues:
         if isinstance(claim, Shortage):
             return False
         one.started_ns = one.started_ns or time.time_ns()
-        one.pages = list(claim.pages)
+        one.pages.extend(claim.pages)
         one.computed = claim.shared * self._pool.page_tokens
         if not one.preempted:
             self.prefix_queries += one.prompt_tokens
@@ -142,11 +146,10 @@ class Queues:
         return True
 
     def _grow(self, one: SequenceState) -> None:
-        if one.needs_page(self._pool.page_tokens):
-            page = self._pool.grow()
-            if page is None:
-                raise AssertionError("the plan promised a page to every decode that needs one")
-            one.pages.append(page)
+        page = self._pool.grow()
+        if page is None:
+            raise AssertionError("the plan promised a page to every decode that needs one")
+        one.pages.append(page)
 
     def _grow_ahead(self, one: SequenceState) -> None:
         """A page for guesses, where every decode's next page is there beside it."""
@@ -173,4 +176,4 @@ class Queues:
             one.chain = page_chain(one.tokens[: one.computed], self._pool.page_tokens)
             self.remember(one)
         self._pool.release(one.pages)
-        one.pages = []
+        one.pages = no_pages()

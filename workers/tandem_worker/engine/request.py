@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from tandem_worker.engine.lending import Loan
@@ -72,8 +72,7 @@ class Sampling:
     trace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One sampled token.
 
     `logprob` and `top` ((id, logprob), best first) are natural logs of the model's own distribution (temperature 1).

@@ -15,7 +15,7 @@ from tandem_worker.engine.sequence import accept
 from tandem_worker.engine.speculation import PromptLookup, Speculation, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -78,21 +78,31 @@ class Runner:
         size, masks = self._settings.page_tokens, self._model.decoder.mask_dtype
         batch, ordered = step_batch(sequences, guesses, size, masks, self._window)
         logits = self._forward(batch)
-        draws = [
-            one.draw(self._eos_ids, guess[:place])
-            for one in ordered
-            for guess in [guesses.get(one, [])]
-            for place in range(len(guess) + 1)
-        ]
-        picked = iter(pick_tokens(logits, draws))
-        tokens: list[tuple[SequenceState, Token]] = []
-        for one in ordered:
-            guess = guesses.get(one, [])
-            tokens += [(one, token) for token in self._take(one, guess, list(islice(picked, len(guess) + 1)))]
+        tokens = self._judged(logits, ordered, guesses) if guesses else self._picked(logits, ordered)
         self.work.decode_steps += 1
         self.work.decode_tokens += len(ordered)
         self.work.decode_busy_s += time.perf_counter() - start
         return tokens
+
+    def _picked(self, logits: Tensor, sequences: Sequence[SequenceState]) -> list[tuple[SequenceState, Token]]:
+        """The next token of each."""
+        picked = pick_tokens(logits, [one.draw(self._eos_ids) for one in sequences])
+        for one in sequences:
+            one.computed = len(one.tokens)
+        return [(one, self._accept(one, pick)) for one, pick in zip(sequences, picked, strict=True)]
+
+    def _judged(
+        self, logits: Tensor, sequences: Sequence[SequenceState], guesses: Mapping[SequenceState, list[int]]
+    ) -> list[tuple[SequenceState, Token]]:
+        """The next tokens of each, as far as its guesses go and are right."""
+        guessed = [(one, guesses.get(one, [])) for one in sequences]
+        draws = [one.draw(self._eos_ids, guess[:place]) for one, guess in guessed for place in range(len(guess) + 1)]
+        picked = iter(pick_tokens(logits, draws))
+        return [
+            (one, token)
+            for one, guess in guessed
+            for token in self._take(one, guess, list(islice(picked, len(guess) + 1)))
+        ]
 
     def _take(self, one: SequenceState, guess: list[int], picked: list[Picked]) -> list[Token]:
         """The tokens up to the first one that was guessed wrong, which is right itself."""
@@ -146,7 +156,7 @@ class Runner:
         done = len(one.pages) if prompt_done else one.computed // self._settings.page_tokens
         at_once = max(1, self._settings.chunk_tokens // self._settings.page_tokens)
         for first in range(one.sent, done, at_once):
-            pages = one.pages[first : min(first + at_once, done)]
+            pages = one.pages[first : min(first + at_once, done)].tolist()
             one.sink.on_chunk(first, lend(pages, one.shares))
         one.sent = max(one.sent, done)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NO_TOKEN = -1  # the id of a row whose logits are no numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one for each token, and that would take six times as long
 class Draw:
     """How to pick the token at `index` (0 = first output) of one sequence; `seed` is settled by now.
 
@@ -47,7 +47,7 @@ class Draw:
         return self.sampling.temperature == 0 and not self.is_shaped
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Draw
 class Picked:
     """A token with natural-log probabilities under the model's own distribution; NO_TOKEN for broken logits."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_ASKED = 8  # prefill halves that may stand at the head without a ticket at once; they hold pages elsewhere
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one for each of them in every step, and that would take six times as long
 class Decoding:
     """A sequence that decodes. `age` orders by arrival, small is old; of `priority`, small is urgent."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,11 @@ NOT_FINITE = (
 )
 
 
+def no_pages() -> array[int]:
+    """For pages' numbers as they go into a batch: in one piece, for a step that would gather them out of memory."""
+    return array("q")
+
+
 @dataclass(slots=True, eq=False)
 class SequenceState:
     """A request's tokens, pages and progress. Either `on_token` (a job) or `sink` (a prefill half) is set."""
@@ -38,7 +44,7 @@ class SequenceState:
     chain: tuple[Digest, ...]
     on_token: Callable[[Token], None] | None = None
     sink: PrefillSink | None = None
-    pages: list[int] = field(default_factory=list)
+    pages: array[int] = field(default_factory=no_pages)
     computed: int = 0  # leading tokens whose KV is in `pages`
     ticket: str = "none"
     first_page: int = 0  # prefill half: pages below are not sent
@@ -53,6 +59,10 @@ class SequenceState:
     arrived_ns: int = field(default_factory=time.time_ns)
     started_ns: int = 0
     first_ns: int = 0
+    penalised: bool = field(init=False)  # do its tokens so far matter to the next one?
+
+    def __post_init__(self) -> None:
+        self.penalised = penalises(self.sampling)
 
     @property
     def outputs(self) -> int:
@@ -71,11 +81,11 @@ class SequenceState:
 
     def draw(self, eos_ids: tuple[int, ...], guesses: Sequence[int] = ()) -> Draw:
         """How to pick its next token, or the one behind some guesses, should they be right."""
-        sampling, index = self.sampling, self.outputs + len(guesses)
+        sampling, index = self.sampling, len(self.tokens) - self.prompt_tokens + len(guesses)
         forbidden: tuple[int, ...] = ()
         if index < sampling.min_tokens:
             forbidden = sampling.stop_ids + (() if sampling.ignore_eos else eos_ids)
-        tokens = [*self.tokens, *guesses] if penalises(sampling) else ()
+        tokens = [*self.tokens, *guesses] if self.penalised else ()
         allowed = None if self.grammar is None else self.grammar.allowed()
         return Draw(sampling, self.seed, index, tokens, forbidden, allowed)
 
@@ -103,7 +113,7 @@ class SequenceState:
 
     def reset(self, page_tokens: int) -> None:
         """Its pages are gone: everything, outputs too, is to be computed again."""
-        self.pages = []
+        self.pages = no_pages()
         self.computed = self.drafted = 0
         self.preempted = True
         self.chain = page_chain(self.tokens, page_tokens)
@@ -133,7 +143,7 @@ def handed_over(key: str, age: int, held: Held, first: Token, on_token: Callable
         seed=settled_seed(held.sampling),
         chain=held.chain,
         on_token=on_token,
-        pages=list(held.claim.pages),
+        pages=array("q", held.claim.pages),
         computed=len(held.prompt),
         handed_over=True,
     )
@@ -153,7 +163,8 @@ def accept(sequence: SequenceState, picked: Picked, eos_ids: tuple[int, ...], ma
             sequence.grammar.accept(picked.id)
         except GrammarError as error:
             return Token(NO_TOKEN, 0.0, (), f"error: {error}")
-    sequence.first_ns = sequence.first_ns or time.time_ns()
+    if not sequence.first_ns:
+        sequence.first_ns = time.time_ns()
     sequence.tokens.append(picked.id)
     return Token(picked.id, picked.logprob, picked.top, _finish(sequence, picked.id, eos_ids, max_context))
 
