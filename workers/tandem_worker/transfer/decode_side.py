@@ -39,6 +39,7 @@ from tandem_worker.transfer.wire import (
     Prefill,
     Quiet,
     TicketGranted,
+    Waits,
     WireError,
 )
 
@@ -160,6 +161,9 @@ class DecodeSide:
         match message:
             case AskTicket():
                 self._asked(channel, message)
+            case Waits():
+                if (pull := self._of_generation(channel, message.generation)) is not None:
+                    self._apply(pull, Event.WAITS)
             case First():
                 self._first(channel, message)
             case Commit() | Quiet() | Failed():

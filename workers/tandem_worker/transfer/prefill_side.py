@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from tandem_worker.transfer.push import (
     IN_FLIGHT,
     IN_FLIGHT_AT_MOST,
     PATIENCE_S,
+    SIGN_S,
+    SIGNS_A_LEASE,
     TABLE,
     Act,
     Event,
@@ -41,6 +44,7 @@ from tandem_worker.transfer.wire import (
     Quiet,
     SamplingFields,
     TicketGranted,
+    Waits,
     WireError,
 )
 
@@ -66,7 +70,9 @@ class Push:
     state: State = State.QUEUED
     generation: Generation = NOBODY
     tries: int = 0
-    due_at: float = 0.0  # READY: when to ask; ASKING: when the answer is overdue
+    due_at: float = 0.0  # READY: when to ask; ASKING: when the answer is overdue; PUSHING: when a sign of life is due
+    sign_s: float = 0.0  # between two signs of life
+    work: int = 0  # PUSHING: what the engine had done at the last one
     admitted_at: float = 0.0
     set_aside: bool = False  # ASKING, and its place among those that are asked is another's
 
@@ -141,6 +147,8 @@ class PrefillSide:
                 self._engine.defer_prefill(push.key, deferred=True)
             elif push.state is State.READY:
                 self._ask_if_due(push)
+            elif push.state is State.PUSHING and now >= push.due_at:
+                self._say_waits(push)
 
     def _begin(self, channel: Channel, message: Prefill, body: memoryview) -> None:
         if (id(channel), message.request) in self._by_request:
@@ -174,6 +182,8 @@ class PrefillSide:
         push.generation = message.generation
         self._by_generation[id(channel), message.generation] = push
         push.admitted_at = self._clock()
+        push.sign_s = max(message.lease_ms / 1000 / SIGNS_A_LEASE, SIGN_S)
+        self._signed(push)
         self._meter.expected((push.pages - message.first_page) * self._transfer.page_bytes, channel.bandwidth)
         self._apply(push, Event.TICKET, first_page=message.first_page)
         self._ask_more(channel)
@@ -217,6 +227,7 @@ class PrefillSide:
         push = self._pushes.get(key)
         if push is not None and Act.PUSH in self._apply(push, Event.CHUNK):
             self._meter.sent(self._transfer.push(push.channel, push.generation, first_page, pages))
+            self._signed(push)
         else:
             pages.end()
 
@@ -225,6 +236,7 @@ class PrefillSide:
         push = self._pushes.get(key)
         if push is not None and Act.SAY_FIRST in self._apply(push, Event.FIRST):
             self._meter.prefilled(self._clock() - push.admitted_at)
+            push.due_at = math.inf  # it waits for nobody any more
             push.channel.send(
                 First(
                     generation=push.generation,
@@ -250,6 +262,21 @@ class PrefillSide:
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """From the engine's thread to the event loop."""
         self._post(function, *arguments)
+
+    def _work(self) -> int:
+        """Grows with every step of the engine: one that hangs must not keep a lease alive."""
+        stats = self._engine.stats()
+        return stats.prefill_tokens + stats.decode_tokens
+
+    def _say_waits(self, push: Push) -> None:
+        if self._work() != push.work and Act.SAY_WAITS in self._apply(push, Event.WAIT):
+            push.channel.send(Waits(generation=push.generation))
+            self._signed(push)
+
+    def _signed(self, push: Push) -> None:
+        """The decode worker is about to hear of it."""
+        if push.due_at != math.inf:
+            push.due_at, push.work = self._clock() + push.sign_s, self._work()
 
     def _ask_if_due(self, push: Push) -> None:
         if push.state is State.READY and self._clock() >= push.due_at and self._has_room(push.channel):
@@ -309,7 +336,7 @@ class PrefillSide:
                 self._say_last(push, Quiet(request=push.request))
             case Act.SAY_FAILED:
                 self._say_last(push, Failed(request=push.request, reason=(reason or "the prefill failed")[:512]))
-            case Act.PUSH | Act.SAY_FIRST:
+            case Act.PUSH | Act.SAY_FIRST | Act.SAY_WAITS:
                 pass  # the caller has what is to be sent
             case _:
                 assert_never(act)

@@ -18,6 +18,9 @@ IN_FLIGHT_AT_MOST: Final = (
 # (MAX_ASKED in scheduler.py), and one that is frozen answers none. Two: one is under way while the other is answered.
 ASKING_AT_MOST: Final = 2
 PATIENCE_S: Final = 1.0  # with a question; then another decode worker is asked in its place
+# A lease is renewed by a chunk, or else by `waits`: three times in a lease, so that one may come late.
+SIGNS_A_LEASE: Final = 3
+SIGN_S: Final = 0.1  # between two of them at least, however short a lease it is told
 ANSWER_S: Final = 10.0  # a decode worker answers `ticket?` at once or is in trouble
 
 
@@ -42,6 +45,7 @@ class Event(Word):
     NO_TICKET = "noticket", "D has no room now"
     GIVE_UP = "give-up", "refused for good, too often, or no answer"
     CHUNK = "chunk", "the engine finished pages"
+    WAIT = "wait", "no chunk for a third of D's lease, and the engine went on meanwhile, with others"
     FIRST = "first", "the engine sampled the first token"
     DONE = "done", "the engine has handed everything over"
     SENT = "sent", "the last word has left and D has taken every page"
@@ -58,6 +62,7 @@ class Act(Word):
     ADMIT = "admit", "the engine may compute"
     STOP = "stop", "the engine forgets the request within one step"
     PUSH = "push", "send the pages"
+    SAY_WAITS = "say-waits", "send `waits`"
     SAY_FIRST = "say-first", "send `first`, ahead of all pages that wait"
     SAY_COMMIT = "say-commit", "send `commit` behind the last page"
     DROP = "drop", "pages that are not sent yet stay here"
@@ -77,6 +82,7 @@ TABLE: Final[Table[State, Event, Act]] = Table(
         (State.ASKING, Event.TICKET): Move(State.PUSHING, (Act.ADMIT,)),
         (State.ASKING, Event.NO_TICKET): Move(State.READY, (Act.DEFER,)),
         (State.ASKING, Event.GIVE_UP): Move(State.ENDED, (Act.STOP, Act.SAY_FAILED)),
+        (State.PUSHING, Event.WAIT): Move(State.PUSHING, (Act.SAY_WAITS,)),
         (State.PUSHING, Event.FIRST): Move(State.PUSHING, (Act.SAY_FIRST,)),
         (State.PUSHING, Event.CHUNK): Move(State.PUSHING, (Act.PUSH,)),
         (State.PUSHING, Event.DONE): Move(State.SENDING, (Act.SAY_COMMIT,)),
@@ -95,6 +101,7 @@ TABLE: Final[Table[State, Event, Act]] = Table(
     timers=MappingProxyType({
         State.READY: Timer("D's `retry_ms`, and room on the connection", Event.ASK),
         State.ASKING: Timer(f"{ANSWER_S:.0f} s", Event.GIVE_UP),
+        State.PUSHING: Timer("a third of D's lease, and a step of the engine", Event.WAIT),
     }),
 )  # fmt: skip
 

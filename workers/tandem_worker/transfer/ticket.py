@@ -13,7 +13,7 @@ from typing import Final
 
 from tandem_worker.transfer.base import Fence
 from tandem_worker.transfer.table import Move, Table, Timer, Word
-from tandem_worker.transfer.wire import AskTicket, Chunk, Commit, Failed, First, Generation, Message, Quiet
+from tandem_worker.transfer.wire import AskTicket, Chunk, Commit, Failed, First, Generation, Message, Quiet, Waits
 
 LEASE_S: Final = 30.0  # between two signs of progress of one transfer
 QUARANTINE_S: Final = 10.0  # a writer that lives says `quiet` within a step; one that is stopped says nothing
@@ -38,6 +38,7 @@ class Event(Word):
 
     GRANT = "grant", "P asked, and there was room"
     CHUNK = "chunk", "pages inside the ticket came"
+    WAITS = "waits", "P's engine went on, with others before this one"
     FIRST_TOKEN = "first", "P sampled the first token"
     COMMIT = "commit", "P has sent everything, and everything is here"
     SHORT = "short", "a commit came with pages or the first token missing"
@@ -80,6 +81,7 @@ TABLE: Final[Table[State, Event, Act]] = Table(
         (State.ASKED, Event.CANCEL): Move(State.ENDED, (Act.TELL_WRITER,)),
         (State.ASKED, Event.BROKEN): Move(State.ENDED, (Act.TELL_WRITER, Act.TELL_CLIENT)),
         **{(State.ASKED, end): _LOST for end in (Event.FAILED, Event.QUIET, Event.CLOSED, Event.FENCED)},
+        (State.OPEN, Event.WAITS): Move(State.OPEN, (Act.RENEW,)),
         (State.OPEN, Event.FIRST_TOKEN): Move(State.FIRST, (Act.RENEW, Act.EMIT)),
         (State.FIRST, Event.COMMIT): Move(State.COMMITTED, (Act.COMMIT,)),
         **{(held, Event.CHUNK): Move(held, (Act.WRITE, Act.RENEW)) for held in _HELD},
@@ -112,6 +114,7 @@ FENCES: Final[Mapping[Fence, frozenset[Event]]] = MappingProxyType({
 # What a prefill worker may say, and the event that it is here.
 HEARD: Final[Mapping[type[Message], Event]] = MappingProxyType({
     AskTicket: Event.GRANT,
+    Waits: Event.WAITS,
     First: Event.FIRST_TOKEN,
     Chunk: Event.CHUNK,
     Commit: Event.COMMIT,

@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 HEAD: Final = struct.Struct("!IQ")
 MAX_HEADER: Final = 64 * 1024
 MAX_BODY: Final = 256 * 1024 * 1024
@@ -161,7 +161,7 @@ class AskTicket(Message, frozen=True, kw_only=True, tag="ticket?"):
 
 
 class TicketGranted(Message, frozen=True, kw_only=True, tag="ticket"):
-    """D → P. Pages from `first_page` on are promised for `lease_ms`; each chunk renews the lease."""
+    """D → P. Pages from `first_page` on are promised for `lease_ms`; each chunk, and each `waits`, renews the lease."""
 
     request: RequestId
     generation: Generation
@@ -175,6 +175,12 @@ class NoTicket(Message, frozen=True, kw_only=True):
     request: RequestId
     retry_ms: Count = 0
     reason: Text = ""
+
+
+class Waits(Message, frozen=True, kw_only=True):
+    """P → D. Others are computed before this prompt, and since the last word of it some of that was done."""
+
+    generation: Generation
 
 
 class First(Message, frozen=True, kw_only=True):
@@ -239,7 +245,7 @@ class Failed(Message, frozen=True, kw_only=True):
 
 AnyMessage = (
     Hello | Auth | Refuse | Lend | Borrowed | Ping | Probe | Probed | Prefill | AskTicket | TicketGranted | NoTicket
-    | First | Chunk | Commit | Taken | Cancel | Quiet | Failed
+    | Waits | First | Chunk | Commit | Taken | Cancel | Quiet | Failed
 )  # fmt: skip
 
 

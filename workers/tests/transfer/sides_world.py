@@ -3,6 +3,7 @@
 # ruff: noqa: A002 (a request's or token's id is called id, as in the engine)
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from tandem_worker.engine import Reservation, Sampling, Shortage
 from tandem_worker.transfer.wire import Chunk
@@ -86,6 +87,10 @@ class Computer:
     def __init__(self):
         self.sinks = {}
         self.admitted = {}
+        self.steps = 0
+
+    def stats(self):
+        return SimpleNamespace(prefill_tokens=self.steps, decode_tokens=0)
 
     def submit_prefill(self, id, prompt, sampling, have_pages, sink, shares):
         self.sinks[id] = (sink, list(prompt))

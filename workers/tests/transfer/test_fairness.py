@@ -27,6 +27,10 @@ class Computer:
     sinks: dict = field(default_factory=dict)
     deferred: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
+    steps: int = 0
+
+    def stats(self):
+        return SimpleNamespace(prefill_tokens=self.steps, decode_tokens=0)
 
     def submit_prefill(self, id, prompt, sampling, have_pages, sink, shares):
         self.sinks[id] = sink

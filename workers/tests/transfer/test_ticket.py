@@ -33,6 +33,10 @@ E = Event
     [
         pytest.param((E.GRANT, E.CHUNK, E.FIRST_TOKEN, E.COMMIT), State.COMMITTED,
                      [Act.RENEW, Act.WRITE, Act.RENEW, Act.RENEW, Act.EMIT, Act.COMMIT], id="the usual way"),
+        pytest.param((E.GRANT, E.WAITS, E.WAITS), State.OPEN, [Act.RENEW] * 3, id="others are computed first"),
+        pytest.param((E.WAITS,), State.ASKED, [], id="no sign of life renews what was not promised"),
+        pytest.param((E.GRANT, E.FIRST_TOKEN, E.WAITS), State.FIRST, [Act.RENEW, Act.RENEW, Act.EMIT],
+                     id="who has sampled waits for nobody"),
         pytest.param((E.CANCEL,), State.ENDED, [Act.TELL_WRITER], id="cancelled before a promise"),
         pytest.param((E.GRANT, E.CANCEL), State.QUARANTINED, [Act.RENEW, Act.TELL_WRITER, Act.QUARANTINE],
                      id="cancelled: quarantine until the writer's word"),
