@@ -196,7 +196,7 @@ async def test_a_fault_that_passes_lets_the_rollout_go_on(api, start, edit, stat
     ("status", "most", "words"),
     [
         pytest.param(no_node(1), 4, "no former worker goes meanwhile: no node for pod", id="no node yet"),
-        pytest.param(up_but_not_ready(44), 4, "0 of 4 renewed", id="it still loads"),
+        pytest.param(up_but_not_ready(30), 4, "0 of 4 renewed", id="it still loads"),
         pytest.param(no_node(1), 1, "no former worker goes meanwhile: no node for pod", id="no node yet, in turns"),
     ],
 )
@@ -228,13 +228,13 @@ async def test_a_pause_that_comes_with_time_alone_is_said_and_said_once(api, sta
     """Nothing moves in the cluster meanwhile."""
     world, _ = await start_of(api, start, edit, prefill=4, decode=4)
     edit(lambda spec: spec.update(rollout={"maxUnavailable": 2}))
-    await begin_badly(api, world, edit, up_but_not_ready(44))
+    await begin_badly(api, world, edit, up_but_not_ready(30))
     assert condition(api, "Stalled") is None
 
     class Later(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(minutes=2)
+            return datetime.now(tz) + timedelta(minutes=20)
 
     monkeypatch.setattr(reconciling, "datetime", Later)
     await reconcile(world, REF)
