@@ -17,6 +17,7 @@ from e2e.tables.paths import flat
 KINDS = (
     "deployments,services,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies,configmaps,secrets"
 )
+OF_UID = re.compile(r"(transfer-key)-[0-9a-f]+$")
 CHANGES_BY_ITSELF = re.compile(
     r"resourceVersion|uid|generation|Timestamp|managedFields|^status|\.status|deployment\.kubernetes\.io|data\.|clusterIP"
 )
@@ -25,8 +26,17 @@ CHANGES_BY_ITSELF = re.compile(
 def children(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
     """All that the resource owns, without what the API server and its controllers write, and random keys."""
     items = kube.json("get", KINDS, "-n", namespace, "-l", f"tandem.dev/resource={name}")["items"]
-    found = {f"{item['kind']} {item['metadata']['name']} {at}": value for item in items for at, value in flat(item)}
+    found = {
+        f"{item['kind']} {named(item['metadata']['name'])} {at}": named(value)
+        for item in items
+        for at, value in flat(item)
+    }
     return {at: value for at, value in found.items() if not CHANGES_BY_ITSELF.search(at.split(" ", 2)[2])}
+
+
+def named(value: Any) -> Any:
+    """A name, as it would be of any uid: the transfer key's has it in."""
+    return OF_UID.sub(r"\1", value) if isinstance(value, str) else value
 
 
 def asleep(image: str, ttft: int) -> dict[str, Any]:

@@ -13,10 +13,13 @@ import yaml
 from e2e.harness.kube import REPO
 from e2e.tables.fields import base
 from e2e.tables.paths import put
+from tandem_operator.api.catalogue import CATALOGUE
 from tandem_operator.api.v1alpha1 import read
-from tandem_operator.cli.rendered import rendered
+from tandem_operator.cli.rendered import NOBODY, rendered
+from tandem_operator.loop.catalogue import accelerators_of
+from tandem_operator.templates import children
 from tandem_operator.templates.children import Images
-from tandem_operator.templates.names import digest_of
+from tandem_operator.templates.names import Owner, digest_of
 
 Object = dict[str, Any]
 COMMAND = "python -m e2e.harness.pod_templates"
@@ -41,13 +44,21 @@ def resources() -> dict[str, Object]:
 
 def templates() -> dict[str, Object]:
     """Each pod template, by resource and child."""
-    made = {name: rendered(read(body), IMAGES) for name, body in resources().items()}
+    made = {name: rendered(read(body), IMAGES) for name, body in resources().items()} | {"former": former_pools()}
     return {
         f"{name} {item['metadata']['name']}{of}": template
         for name, items in made.items()
         for item in items
         for of, template in templates_in(item.get("spec", {}))
     }
+
+
+def former_pools() -> list[Object]:
+    """Pools of a resource that the first version made: their workers keep its transfer key's name."""
+    spec = read(base()).spec
+    sizes = {pool.name: pool.replicas.start for pool in spec.pools}
+    owner = Owner("chat", "serving", NOBODY, former_key=True)
+    return children.pools_of(owner, spec, accelerators_of(spec, CATALOGUE), IMAGES, sizes)
 
 
 def templates_in(spec: Object) -> list[tuple[str, Object]]:

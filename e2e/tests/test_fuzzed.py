@@ -30,6 +30,7 @@ COUNT = 16  # in each namespace
 DRAWN = 8 * COUNT
 MOVED, FRESH = "fuzz-m", "fuzz-f"
 CARRIED_OUT_S = 180.0
+OF_UID = re.compile(r"tandem\.dev/(template|revision)$")  # digests of all of it, the transfer key's name too
 Object = dict[str, Any]
 KIND = "DisaggregatedInference"
 
@@ -103,12 +104,12 @@ def shape(kube: Kube, namespace: str, name: str) -> Object:
     """Its children and verdict, as they would be in any namespace."""
     item = kube.find(RESOURCE, name, namespace)
     verdict = {kind: condition(item, kind)["reason"] for kind in ("Ready", "Stalled")}
-    found = {at: anywhere(value, namespace) for at, value in children(kube, name, namespace).items()}
-    return {**found, **verdict}
+    found = children(kube, name, namespace)
+    return {**{at: anywhere(value, namespace) for at, value in found.items() if not OF_UID.search(at)}, **verdict}
 
 
 def anywhere(value: Any, namespace: str) -> Any:
-    """The value without the namespace, and what is computed of it."""
+    """The value without the namespace."""
     return value.replace(namespace, "N") if isinstance(value, str) else value
 
 

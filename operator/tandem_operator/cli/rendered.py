@@ -18,7 +18,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # the uid that a resource gets 
 
 
 def rendered(resource: DisaggregatedInference, images: children.Images) -> list[Object]:
-    """The children at their initial sizes, but for the transfer key.
+    """The children at their initial sizes, but for the transfer key, whose name comes from the uid.
 
     The catalogue is the built-in one; a cluster's own may differ. Of mode Auto it is what a new resource begins with.
     Raises UnknownAcceleratorError and TemplateRefusedError.

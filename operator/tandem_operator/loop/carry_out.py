@@ -69,14 +69,18 @@ async def apply_access(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa
 
 
 async def ensure_key(plan: Plan, seen: Seen, world: World) -> Outcome:  # noqa: ARG001
-    """The workers' shared key: a Secret is never read, so it is made again only where a pod seems to lack it."""
-    if seen.owner.uid in world.keys_made and not may_lack_key(seen.pods, datetime.now(UTC)):
+    """The workers' shared key: a Secret is never read, so it is made again only where a pod seems to lack it.
+
+    One of that name is taken for the resource's own: its name comes from the uid (docs/operations/access.md).
+    """
+    made = (seen.owner.uid, seen.owner.key_secret)
+    if made in world.keys_made and not may_lack_key(seen.pods, datetime.now(UTC)):
         return DONE
     try:
         await world.kube.create(children.transfer_key(seen.owner, secrets.token_hex(32)))
     except AlreadyExistsError:
         log.debug("%s has its transfer key", seen.owner.name)
-    world.keys_made.add(seen.owner.uid)
+    world.keys_made.add(made)
     return DONE
 
 

@@ -19,8 +19,8 @@ from tandem_operator.plan.facts import Change, Observed, PoolState, Role, Target
 from tandem_operator.plan.limits import limits_of
 from tandem_operator.plan.shapes import UnknownShapeError, find_shape
 from tandem_operator.templates.engines.versions import check_version
-from tandem_operator.templates.groups import GROUP, nodes_of
-from tandem_operator.templates.names import Owner
+from tandem_operator.templates.groups import GROUP, key_in, nodes_of
+from tandem_operator.templates.names import KEY, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,7 +119,7 @@ def observe(
         ref=ref,
         body=body,
         resource=resource,
-        owner=Owner(ref.name, ref.namespace, uid),
+        owner=owner_of(ref, uid, pools.values()),
         accelerators=accelerators,
         pools=pools,
         router=next((item for item in owned if item["metadata"]["name"] == f"{ref.name}-{COMPONENT_ROUTER}"), None),
@@ -129,6 +129,13 @@ def observe(
         facts=replace(facts, limits=capped(facts.limits, cap)),
         absent=frozenset(world.absent),
     )
+
+
+def owner_of(ref: Ref, uid: str, pools: Iterable[Object]) -> Owner:
+    """The resource as its children name it; one that the first version made keeps its transfer key."""
+    owner = Owner(ref.name, ref.namespace, uid)
+    named = {key_in(item) for item in pools} - {""}
+    return replace(owner, former_key=named == {owner.child(KEY)})
 
 
 def cap_of(world: World, ref: Ref, facts: Observed) -> Cap | None:

@@ -41,7 +41,7 @@ class World:
     rooms: dict[Ref, tuple[int, Cap]] = field(default_factory=dict)  # what quotas leave, by the number of the look
     absent: set[str] = field(default_factory=set)  # optional kinds that the cluster does not serve
     # Only to save work: a process that forgets them asks once more.
-    keys_made: set[str] = field(default_factory=set)  # uids whose transfer key is there
+    keys_made: set[tuple[str, str]] = field(default_factory=set)  # uids, and the transfer keys' names that are there
     asked: dict[Ref, int] = field(default_factory=dict)  # number of the look that the planner judged last
     parsed: dict[Ref, tuple[str, DisaggregatedInference]] = field(default_factory=dict)  # by version, as last read
     subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read

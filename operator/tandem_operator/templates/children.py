@@ -22,6 +22,7 @@ from tandem_operator.templates.merge import merged
 from tandem_operator.templates.model import Weights, weights_of
 from tandem_operator.templates.names import (
     APPLIED,
+    KEY,
     TEMPLATE,
     Owner,
     digest_of,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 ROUTER = COMPONENT_ROUTER
 ROUTER_ROLE = "tandem-router"
-KEY_SECRET = "transfer-key"  # noqa: S105 a name
 WORKER = "worker"
 WORKERS = "workers"
 
@@ -97,7 +97,7 @@ def pool_deployment(
         step=step,
         selector=selector,
         pod_labels=worker_labels(owner.name, pool.name, pool.role.lower())
-        | {LABEL_REVISION: revision_of(spec, images)},
+        | {LABEL_REVISION: revision_of(owner, spec, images)},
         service_account=owner.child(WORKER),
         node_terms=node_terms(accelerator, pool.hardware),
         node_selector=dict(pool.hardware.node_selector),
@@ -107,7 +107,7 @@ def pool_deployment(
         weights=weights,
         model_revision=spec.model.revision or "",
         resource=owner.name,
-        key_secret=owner.child(KEY_SECRET) if spec.engine.name == "tandem" else "",
+        key_secret=owner.key_secret if spec.engine.name == "tandem" else "",
         resources=rdma.resources(spec.transfer.rdma, accelerator, ranks),
         claims=claims_of(owner, spec, pool, accelerator, ranks),
         networks=rdma.networks(spec.transfer.rdma),
@@ -146,7 +146,7 @@ def allowed_weights(spec: Spec, images: Images) -> Weights:
     return weights_of(spec.model)
 
 
-def revision_of(spec: Spec, images: Images) -> str:
+def revision_of(owner: Owner, spec: Spec, images: Images) -> str:
     """What two workers must agree on before one computes for the other: same revision, same KV cache."""
     model, engine = spec.model, spec.engine
     agreed: list[object] = [model.source, model.revision, model.served_name, model.dtype, model.max_context]
@@ -154,6 +154,8 @@ def revision_of(spec: Spec, images: Images) -> str:
     # Of mode Auto there are workers of both modes for a while, and vLLM and SGLang start colocated without a connector.
     if spec.written.mode == "Auto" and spec.mode == "Colocated" and engine.name != "tandem":
         agreed.append(spec.mode)
+    if engine.name == "tandem" and not owner.former_key:  # workers of different keys refuse each other
+        agreed.append(owner.key_secret)
     return digest_of(agreed)[:10]
 
 
@@ -270,7 +272,7 @@ def home_roles(spec: Spec) -> dict[str, int]:
 
 def transfer_key(owner: Owner, key: str) -> Object:
     """The Secret with the workers' shared key, 64 hex characters; made once, never applied, never read."""
-    return render("secret", metadata=owner.metadata(KEY_SECRET, WORKER), key=key)
+    return render("secret", metadata=owner.metadata(KEY, WORKER) | {"name": owner.key_secret}, key=key)
 
 
 def pools_of(

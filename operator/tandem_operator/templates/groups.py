@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tandem_operator.api.constants import LABEL_COMPONENT, LABEL_ROLE
 from tandem_operator.api.v1alpha1 import InvalidResourceError
 from tandem_operator.templates.engines.versions import NODES, has, too_old
+from tandem_operator.templates.names import KEY
 from tandem_operator.templates.placement import KUEUE
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ def template_in(item: Object) -> Object:
     spec = item["spec"]
     found: Object = spec.get("template") or spec.get("leaderWorkerTemplate", {}).get("leaderTemplate") or {}
     return found
+
+
+def key_in(item: Object) -> str:
+    """The Secret with the transfer key of a Deployment's workers, or of groups; '' where they have none."""
+    volumes = template_in(item).get("spec", {}).get("volumes") or []
+    return next((str(v["secret"]["secretName"]) for v in volumes if v.get("name") == KEY and "secret" in v), "")
 
 
 def held(manifest: Object) -> Object:

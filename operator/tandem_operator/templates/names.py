@@ -27,6 +27,7 @@ from tandem_operator.api.constants import (
 ROUTER = COMPONENT_ROUTER
 APPLIED = "tandem.dev/applied"  # annotation: digest of the manifest that was last applied
 TEMPLATE = "tandem.dev/template"  # annotation of a pod: digest of the template that it was made of
+KEY = "transfer-key"  # a worker's volume with the key that it shares with the resource's others
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,15 @@ class Owner:
     name: str
     namespace: str
     uid: str
+    former_key: bool = False  # its workers have the Secret of the name that the first version gave it
+
+    @property
+    def key_secret(self) -> str:
+        """The transfer key's Secret. It is never read, so its name alone tells whose it is: that has the uid in it.
+
+        Workers that have the former name keep it: another one is another pod template, and would restart them.
+        """
+        return self.child(KEY) if self.former_key else f"{self.child(KEY)}-{digest_of(self.uid)[:10]}"
 
     def child(self, part: str) -> str:
         """`chat` + `prefill` -> `chat-prefill`: same resource, same name, so a restart finds its children.

@@ -54,7 +54,8 @@ def replicas(api):
 async def test_a_new_resource_comes_up(api, start):
     await converge(api, await start())
     assert replicas(api) == {"chat-prefill": 1, "chat-decode": 2, "chat-router": 1}
-    assert api.find("Secret", "chat-transfer-key")["stringData"]["key"] != ""
+    (key,) = api.of("Secret")
+    assert key["stringData"]["key"] != ""
     found = status(api)
     assert found["decision"]["action"] in {"Initialize", "Hold"}
     assert (found["ratio"], found["roles"]) == ("1:2", {"prefill": 1, "decode": 2})

@@ -88,7 +88,7 @@ def test_names_and_kinds():
         ("PodDisruptionBudget", "chat-role-prefill"),
         ("PodDisruptionBudget", "chat-role-decode"),
         ("PodDisruptionBudget", "chat-router"),
-        ("Secret", "chat-transfer-key"),
+        ("Secret", OWNER.key_secret),
     }
 
 
@@ -285,3 +285,24 @@ def test_a_drain_keeps_a_roles_minimum(minimum, workers, left):
     rebalance = {"roles": {"minPrefill": 1, "minDecode": minimum}}
     budgets = children.budgets(OWNER, spec(rebalance=rebalance), {"prefill": 1, "decode": workers})
     assert budgets[1]["spec"]["minAvailable"] == left
+
+
+FORMER = Owner("chat", "serving", "uid-1", former_key=True)
+OTHER = Owner("chat", "serving", "uid-2")
+
+
+def test_the_transfer_keys_name_comes_from_the_uid_and_fits():
+    long = Owner("x" * 46, "serving", "uid-1")
+    assert OWNER.key_secret.startswith("chat-transfer-key-")
+    assert len({OWNER.key_secret, OTHER.key_secret, FORMER.key_secret}) == 3
+    assert FORMER.key_secret == "chat-transfer-key"
+    assert len(long.key_secret) <= 253, "a Secret's name is no label"
+
+
+@pytest.mark.parametrize(
+    ("engine", "same"), [({"name": "tandem"}, False), ({"name": "vllm", "image": "vllm/vllm-openai:v0.14.0"}, True)]
+)
+def test_workers_of_different_keys_are_of_different_revisions(engine, same):
+    found = spec(engine=engine, transfer={"backend": "nixl"})
+    revisions = {children.revision_of(owner, found, IMAGES) for owner in (OWNER, FORMER)}
+    assert (len(revisions) == 1) is same, "only tandem's own workers have a key"
