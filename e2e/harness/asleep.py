@@ -23,9 +23,9 @@ CHANGES_BY_ITSELF = re.compile(
 )
 
 
-def children(kube: Kube, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
+def children(kube: Kube, resource: str, namespace: str = NAMESPACE) -> dict[str, Any]:
     """All that the resource owns, without what the API server and its controllers write, and random keys."""
-    items = kube.json("get", KINDS, "-n", namespace, "-l", f"tandem.dev/resource={name}")["items"]
+    items = kube.json("get", KINDS, "-n", namespace, "-l", f"tandem.dev/resource={resource}")["items"]
     found = {
         f"{item['kind']} {named(item['metadata']['name'])} {at}": named(value)
         for item in items
