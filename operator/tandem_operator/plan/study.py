@@ -18,6 +18,7 @@ from tandem_operator.plan.predict import Load, Model
 from tandem_operator.plan.roofline import Prior, prior_of, weighed
 from tandem_operator.plan.scenarios import came_in, certain, foreseen
 from tandem_operator.plan.search import Bar, Region, Search
+from tandem_operator.plan.starts import expected_start_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +63,8 @@ class Study:
 
     @cached_property
     def later(self) -> Study | None:
-        """The same under the loads to provide for until new replicas serve; None: nobody has seen a start yet."""
-        start_s, shape, history = self.seen.start_s, self.seen.model, self.seen.history
+        """The same under the loads to provide for until new replicas serve; None: the model is not known yet."""
+        start_s, shape, history = expected_start_s(self.seen), self.seen.model, self.seen.history
         if start_s is None or shape is None:
             return None
         load = outlook(history, self.load, start_s, self.seen.limits.slo.percentile)
@@ -74,7 +75,7 @@ class Study:
     @cached_property
     def foreseen(self) -> Demand:
         """The loads that may come by the time that new replicas serve."""
-        history, start_s = self.seen.history, self.seen.start_s
+        history, start_s = self.seen.history, expected_start_s(self.seen)
         if start_s is None or len(history) < LEAST_WINDOWS:
             return certain(self.load)
         return foreseen(history, self.came, self.load, start_s)

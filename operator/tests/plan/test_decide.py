@@ -268,7 +268,7 @@ PATIENT = replace(GROWING, slo=Slo(4000, 100, 90))
             id="it rises",
         ),
         pytest.param(
-            observed(GROWING, history=history(40, rps=rising)), Action.HOLD, "WithinTargets", id="start unknown"
+            observed(GROWING, history=history(40, rps=rising)), Action.SCALE, "LoadRising", id="no start seen: a guess"
         ),
         pytest.param(
             observed(GROWING, history=history(rps=1.0), start_s=60.0), Action.HOLD, "WithinTargets", id="it is steady"
