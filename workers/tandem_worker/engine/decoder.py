@@ -197,7 +197,8 @@ def _layer(
     at = f"model.layers.{index}."
 
     def weights(*names: str) -> Tensor:
-        return torch.cat([tensors.pop(f"{at}{name}.weight") for name in names])
+        found = [tensors.pop(f"{at}{name}.weight") for name in names]
+        return found[0] if len(found) == 1 else torch.cat(found)  # of one, cat makes a copy too
 
     def joined(*names: str) -> Linear:
         biases = [tensors.pop(f"{at}{name}.bias") for name in names if f"{at}{name}.bias" in tensors]

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tandem_worker.engine.config import ModelConfig, as_ids, config_from_json, dtype_of
@@ -143,9 +144,20 @@ def check_tensors(config: ModelConfig, tensors: dict[str, Tensor], path: Path) -
     if strange := sorted(tensors.keys() - shapes.keys()):
         raise ModelLoadError(f"{path} has the weight {strange[0]!r}, which {kind} does not have; it is another model")
     for name, tensor in tensors.items():
-        # One pass over the memory and no copy: a sum is finite exactly when all that it adds is (fp32 has the room).
-        if not math.isfinite(float(tensor.sum(dtype=torch.float32))):
+        if not is_finite(tensor):
             raise ModelLoadError(f"{path} has NaN or infinity in {name!r}; it is damaged: fetch it again")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Is there neither NaN nor infinity in it?"""
+    # Both have an exponent of ones, so that as a whole number nothing of their sign is greater. By numpy: torch wakes
+    # all threads for each of hundreds of sums, which was a fifth of a start.
+    whole, infinity = torch.finfo(tensor.dtype).bits, torch.tensor(math.inf, dtype=tensor.dtype)
+    kind, of_numpy = (torch.int16, np.uint16) if whole == 16 else (torch.int32, np.uint32)
+    bits = tensor.view(kind).numpy()
+    limits = (int(one.view(kind)) for one in (infinity, -infinity))
+    positive, negative = next(limits), next(limits) % 2**whole
+    return int(bits.max()) < positive and int(bits.view(of_numpy).max()) < negative
 
 
 def digest(tensors: dict[str, Tensor]) -> bytes:
