@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -45,9 +46,20 @@ def resident_mib():
 
 @contextlib.contextmanager
 def flat_memory():
+    """Nor may a peak come between: memory that is set aside and not yet touched, or given back, is no resident one."""
     before = resident_mib()
-    yield
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] / 2**20 < FLAT_MIB
+    finally:
+        tracemalloc.stop()
     assert resident_mib() - before < FLAT_MIB
+
+
+def test_what_is_set_aside_and_given_back_is_not_flat():
+    with pytest.raises(AssertionError), flat_memory():
+        bytearray(MAX_BODY)
 
 
 async def throw(worker, data):
@@ -118,7 +130,7 @@ def hostile(dice, depth=0):
 FIELDS = ["request", "sampling", "have_pages", "pages", "generation", "first_page", "lease_ms", "retry_ms", "reason",
           "token", "logprob", "top", "finish", "at", "size", "backend", "where", "code", "differs", "mac"]  # fmt: skip
 TAGS = ["hello", "auth", "refuse", "ping", "prefill", "ticket?", "ticket", "noticket", "first", "chunk", "commit",
-        "taken", "cancel", "quiet", "failed", "lend", "borrowed", "nonsense"]  # fmt: skip
+        "taken", "cancel", "quiet", "failed", "lend", "borrowed", "probe", "probed", "waits", "nonsense"]  # fmt: skip
 GOOD = {"request": "r", "sampling": [4], "have_pages": 0, "pages": 3, "generation": [1, 1], "first_page": 0,
         "lease_ms": 1, "size": 1, "at": -1, "token": 5, "logprob": 0.0, "backend": "shm", "where": "/tmp/none",
         "mac": bytes(32)}  # fmt: skip
