@@ -13,6 +13,11 @@ ALL_PAGES = 12
 SAMPLING = Sampling(max_tokens=5)
 
 
+def had_of(prompt):
+    """Pages of a prompt that are here already and need not travel: none of some, all but the last at most."""
+    return min(prompt[0] % 3, -(-len(prompt) // PAGE_TOKENS) - 1)
+
+
 @dataclass
 class Pages:
     """The decode worker's engine, as far as pages go: who owns each, and what was written where."""
@@ -38,11 +43,15 @@ class Pages:
         for page in free[:need]:
             self.owner[page] = id
             self.written.pop(page, None)
-        return Reservation(id, 0, need)
+        have = had_of(prompt)
+        for position, page in enumerate(free[:have]):
+            self.written[page] = (bytes(prompt), position)
+        return Reservation(id, have, need)
 
     def open_pages(self, id, first_page, count):
         # The real engine refuses this with ReservationError; the ticket must not even try.
         assert id in self.reserved, "a write was tried after the ticket's end"
+        assert first_page >= had_of(self.prompts[id]), "a page that was here already was written"
         return id, [(page, first_page + n) for n, page in enumerate(self.reserved[id][first_page : first_page + count])]
 
     def fill(self, id, places, content):
