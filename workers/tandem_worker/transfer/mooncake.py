@@ -6,12 +6,14 @@ What differs: the library's reads block until they are over.
 from __future__ import annotations
 
 import importlib
+import logging
 import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem_worker.transfer.base import BackendError, Fence, LaneError
 from tandem_worker.transfer.ends import NO_MEMORY, Move, ReaderEnd, WriterEnd, address_of, cut, start_of
+from tandem_worker.transfer.listeners import keep_to, sockets
 from tandem_worker.transfer.peers import parse_address
 from tandem_worker.transfer.probe import PROBE_BYTES
 from tandem_worker.transfer.wire import Lend
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tandem_worker.engine.memory import MemoryFile
     from tandem_worker.transfer.base import Lane
 
+LOG = logging.getLogger(__name__)
 READS_AT_ONCE: Final = 2  # of one connection: one is on its way while the next is set up
 # The library moves the pieces of a read beside one another, and one piece slowly; its queue refuses a few thousand.
 PIECE_BYTES: Final = 2**20
@@ -29,14 +32,19 @@ PIECES_AT_ONCE: Final = 512
 def make_engine(host: str) -> Any:
     """A transfer engine that peers find at this address. Raises BackendError, with what to install.
 
-    It listens at all of the machine's addresses: it cannot be told otherwise.
+    It listens at all of the machine's addresses and cannot be told otherwise: what comes to another one is dropped.
     """
+    before = sockets()
     try:
         engine = importlib.import_module("mooncake.engine").TransferEngine()
     except ImportError as error:
         raise BackendError(f"--transfer-backend mooncake needs the extra `mooncake`: {error}") from error
     if engine.initialize(host, "P2PHANDSHAKE", "tcp", ""):
         raise BackendError(f"--transfer-backend mooncake: the transfer engine cannot be started at {host}")
+    try:
+        keep_to(host, before)
+    except (OSError, ValueError) as error:
+        LOG.warning("Mooncake's transfer engine listens at every address of this machine: %s", error)
     return engine
 
 
