@@ -124,7 +124,9 @@ def test_each_is_carried_out_or_refused_and_then_edited_into_another(
     until("each has another", lambda: not unfinished(kube), CARRIED_OUT_S)
     until("nothing is left to write", lambda: is_quiet(tandem, kube), CARRIED_OUT_S)
 
-    assert {name: differing(kube, name) for name, _ in fuzzed if differing(kube, name)} == {}
+    carried_out = [name for name, _ in fuzzed if not is_refused(kube, name)]
+    assert len(carried_out) >= len(fuzzed) // 2
+    assert {name: differing(kube, name) for name in carried_out if differing(kube, name)} == {}
     assert operators(kube) == before, "the operator was never started again"
     assert not re.search(r"Traceback", kube.run("logs", "-n", SYSTEM, "deployment/tandem-operator", "--tail=-1"))
 
@@ -135,8 +137,13 @@ def differing(kube: Kube, name: str) -> list[str]:
     return [at for at in sorted(moved.keys() | fresh.keys()) if moved.get(at) != fresh.get(at)]
 
 
+def is_refused(kube: Kube, name: str) -> bool:
+    """Is it refused, where it began so? Then its children are still what they were before, in the other namespace."""
+    return condition(kube.find(RESOURCE, name, FRESH), "Stalled")["status"] == "True"
+
+
 def is_quiet(tandem: Cluster, kube: Kube) -> bool:
-    """A round of passes over all of them with no write."""
+    """A round of passes over all of them with no write that the API server took."""
     audit = Audit(tandem)
     passes_go_by(kube, 2 * COUNT + 1)
-    return {write.resource for write in audit.writes() if write.namespace in (MOVED, FRESH)} == set()
+    return not [write for write in audit.writes() if write.namespace in (MOVED, FRESH) and write.code < 300]
