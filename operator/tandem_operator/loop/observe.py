@@ -132,9 +132,12 @@ def observe(
 
 
 def owner_of(ref: Ref, uid: str, pools: Iterable[Object]) -> Owner:
-    """The resource as its children name it; one that the first version made keeps its transfer key."""
+    """The resource as its children name it; one that the first version made keeps its transfer key.
+
+    A name that is neither is somebody's edit, which is repaired and decides nothing.
+    """
     owner = Owner(ref.name, ref.namespace, uid)
-    named = {key_in(item) for item in pools} - {""}
+    named = {key_in(item) for item in pools} & {owner.child(KEY), owner.key_secret}
     return replace(owner, former_key=named == {owner.child(KEY)})
 
 

@@ -45,6 +45,7 @@ FORMER = "chat-transfer-key"
         pytest.param([deployment(FORMER), deployment("")], FORMER, id="workers of another engine have none"),
         pytest.param([deployment("")], OWN, id="another engine's workers alone"),
         pytest.param([deployment("other"), deployment("other")], OWN, id="somebody else's is not taken"),
+        pytest.param([deployment(FORMER), deployment("other")], FORMER, id="an edit of one restarts no other"),
         pytest.param([deployment(OWN), deployment(FORMER)], OWN, id="somebody changed one of them"),
     ],
 )
