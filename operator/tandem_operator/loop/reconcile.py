@@ -173,15 +173,27 @@ def status_in(body: Object) -> Status:
 
 
 async def write_status(world: World, body: Object, old: Status, new: Status, now: datetime) -> Object:
-    """Write the status if it differs, then post what turned; gives the resource as it is afterwards."""
-    if new.to_wire() == (body.get("status") or {}):
+    """Write the status if it differs, then post what turned; gives the resource as it is afterwards.
+
+    Fields that a newer CRD fills in, and conditions of others, stay whatever is applied: that is no difference.
+    """
+    ref, wanted, live = Ref(*(body["metadata"][k] for k in ("namespace", "name"))), new.to_wire(), body.get("status")
+    if wanted == (live or {}) or world.told.get(ref) == (wanted, live):
         return body
-    written = await world.kube.write_status(body, new.to_wire())
+    written = await world.kube.write_status(body, wanted)
     world.metrics.status_writes.inc()
     world.cache.put(RESOURCE, written)
+    note_told(world, ref, wanted, written.get("status"))
     for event in events_between(old, new):
         await announce(world, body, event, now)
     return written
+
+
+def note_told(world: World, ref: Ref, wanted: Object, found: Object | None) -> None:
+    """Remember what the API server made of a status that is not all that it has now."""
+    world.told.pop(ref, None)
+    if found is not None and found != wanted:
+        world.told[ref] = wanted, found
 
 
 def note_decision(world: World, seen: Seen, plan: Plan, now: datetime) -> None:
@@ -205,4 +217,5 @@ def forget(world: World, ref: Ref) -> None:
     world.asked.pop(ref, None)
     world.parsed.pop(ref, None)
     world.stays.pop(ref, None)
+    world.told.pop(ref, None)
     world.metrics.forget(ref)

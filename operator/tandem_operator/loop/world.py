@@ -46,6 +46,7 @@ class World:
     parsed: dict[Ref, tuple[str, DisaggregatedInference]] = field(default_factory=dict)  # by version, as last read
     subjects: dict[Ref, tuple[str, Subject | None]] = field(default_factory=dict)  # by generation, as last read
     stays: dict[Ref, dict[Key, object]] = field(default_factory=dict)  # children that no apply makes quite as wanted
+    told: dict[Ref, tuple[object, object]] = field(default_factory=dict)  # a status as applied, and what came of it
     carried: dict[Ref, object] = field(default_factory=dict)  # what all steps were last found done for (carry_out)
     heard: dict[Ref, Heard] = field(default_factory=dict)  # of autoscalers, while pods find no node
     left: set[Ref] = field(default_factory=set)  # resources of which an event said that another operator has them
