@@ -17,6 +17,8 @@ IMAGE_REASONS = frozenset(
 # A container that cannot be made of what its pod names: a Secret or a key that is not there, a command that the image
 # has not.
 CONTAINER_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+# As how a runtime ends a container that it could not start. Between two tries a pod says CrashLoopBackOff and this.
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 MODEL_EXIT_CODE = 2  # a worker's exit code when its model cannot be loaded (docs/reference/borders.md)
 CRASHES = 3  # one crash is chance
 MAX_QUOTE = 500
@@ -161,12 +163,16 @@ def _hindrance(pod: Object) -> str:
 
 
 def _container_fault(pod: Object, container: Object) -> Fault | None:
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    if waiting.get("reason") not in CONTAINER_REASONS:
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    waiting = state.get("waiting") or {}
+    # The end first, while there is no other start: it stands between two tries as well, so the words stay the same.
+    ended = state.get("terminated") or (waiting and last.get("terminated")) or {}
+    found = ended if ended.get("reason") in NOT_STARTED else waiting
+    if found.get("reason") not in CONTAINER_REASONS | NOT_STARTED:
         return None
     name, which = pod["metadata"]["name"], container.get("name", "")
-    said = quoted(waiting.get("message", "")) or "it gave no reason"
-    return Fault("ContainerConfigFailed", f"pod {name}, container {which}: {waiting['reason']}: {said}")
+    said = quoted(found.get("message", "")) or "it gave no reason"
+    return Fault("ContainerConfigFailed", f"pod {name}, container {which}: {found['reason']}: {said}")
 
 
 def _image_fault(pod: Object, container: Object) -> Fault | None:

@@ -29,6 +29,10 @@ def ended(code, message="", key="lastState"):
     return {key: {"terminated": {"exitCode": code, "message": message}}}
 
 
+def not_started(key="lastState", reason="StartError"):
+    return {key: {"terminated": {"reason": reason, "exitCode": 128, "message": "not in $PATH"}}}
+
+
 @pytest.mark.parametrize(
     ("found", "reason", "words"),
     [
@@ -47,6 +51,22 @@ def ended(code, message="", key="lastState"):
             *("ContainerConfigFailed", "r-1, container router"),
             id="no such command",
         ),
+        pytest.param(
+            pod(restartCount=1, **waiting("CrashLoopBackOff", "back-off 10s"), **not_started()),
+            *("ContainerConfigFailed", "StartError: not in $PATH"),
+            id="no such command, between two tries",
+        ),
+        pytest.param(
+            pod(restartCount=9, **waiting("RunContainerError", "context"), **not_started()),
+            *("ContainerConfigFailed", "StartError: not in $PATH"),
+            id="no such command, the same words at each try",
+        ),
+        pytest.param(
+            pod(restartCount=9, **not_started("state", "ContainerCannotRun")),
+            *("ContainerConfigFailed", "ContainerCannotRun: not in $PATH"),
+            id="no such command, another runtime",
+        ),
+        pytest.param(pod(restartCount=1, state={"running": {}}, **not_started()), None, "", id="it starts by now"),
         pytest.param(
             pod(**ended(2, "no directory /m", "state")), "ModelLoadFailed", "no directory /m", id="model, just ended"
         ),

@@ -149,10 +149,18 @@ async def test_a_new_image_goes_through_in_pairs(api, start, edit, sizes, most, 
     assert len(api.writes) == before
 
 
+def between_two_tries():
+    ended = {"reason": "StartError", "exitCode": 128, "message": "no such command"}
+    status = waits("CrashLoopBackOff", "back-off 10s")
+    status["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": ended}}
+    return status
+
+
 UNHEALTHY = [
     pytest.param(IMAGE, "cannot pull worker:bad", id="its image cannot be pulled"),
     pytest.param(waits("CreateContainerConfigError", 'secret "a" not found'), 'secret "a" not found', id="no Secret"),
     pytest.param(waits("RunContainerError", "no such command"), "no such command", id="no such command"),
+    pytest.param(between_two_tries(), "no such command", id="no such command, between two tries"),
     pytest.param(up_but_not_ready(46), "not Ready for 45 minutes", id="it never turns ready"),
     pytest.param(no_node(16), "no node for pod", id="it finds no node"),
 ]
