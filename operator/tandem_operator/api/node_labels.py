@@ -39,23 +39,26 @@ SOURCES: Final[Mapping[str, str]] = {
         "40 GB and of PCIe, H200 NVL and second names: manifests and tests of several public repositories"
     ),
     GKE: "AI-Hypercomputer/xpk, system_characteristics.py; skypilot-org/skypilot, sky/provision/kubernetes/utils.py",
-    KARPENTER: "the key: skypilot-org/skypilot, as above; the values: from memory",
+    KARPENTER: (
+        "aws/karpenter-provider-aws, website/content/en/docs/reference/instance-types.md; gb200, which it does not "
+        "list yet, from memory"
+    ),
     EKS_AUTO: "the key: Amazon EKS user guide, Auto Mode; the values: those of Karpenter",
     COREWEAVE: (
         "A100_PCIE_80GB: coreweave/kubernetes-cloud, release notes; H100_NVLINK_80GB: a test of skypilot-org/skypilot; "
-        "H200: a setup file of llm-d's benchmark; the rest from memory"
+        "H200: a setup file of llm-d's benchmark; A100_NVLINK_80GB from memory"
     ),
     COREWEAVE_CLASS: (
         "skypilot-org/skypilot, as above (CoreWeaveLabelFormatter); with an underscore: coreweave/kubernetes-cloud, "
         "coreweave-kubernetes/node-types.md"
     ),
-    AMD: "_OAM: AMD's device plugin, its page on the labeller; the others from memory",
+    AMD: "_OAM: AMD's device plugin, its page on the labeller; _VF: tests of public schedulers; without: from memory",
     AMD_BETA: "as without beta",
     AMD_DEVICE: "74a1: AMD's device plugin, as above; 74b5: vllm-project/vllm, its table of ROCm devices",
     AMD_DEVICE_BETA: "as without beta",
     TYPE: (
         "OCI shapes: sgl-project/ome, pkg/utils; oracle-quickstart/oci-hpc-oke and other public manifests; CoreWeave: "
-        "public Terraform modules; Azure: public size tables, GPU by GPU; EC2: public tables, p4d, p4de, p5 from memory"
+        "public Terraform modules; Azure: public size tables, GPU by GPU; EC2: Karpenter's table and code"
     ),
 }
 
@@ -83,7 +86,7 @@ NODE_LABELS: Final[Mapping[str, NodeLabels]] = {
     "h200-sxm": {
         GKE: ("nvidia-h200-141gb",),
         **_aws("h200"),
-        COREWEAVE: ("H200", "H200_NVLINK_141GB"),
+        COREWEAVE: ("H200",),
         COREWEAVE_CLASS: ("H200",),
         TYPE: (
             *("p5e.48xlarge", "p5en.48xlarge", "Standard_ND96isr_H200_v5"),
@@ -104,6 +107,7 @@ NODE_LABELS: Final[Mapping[str, NodeLabels]] = {
     },
     "a100-pcie-80gb": {
         COREWEAVE: ("A100_PCIE_80GB",),
+        COREWEAVE_CLASS: ("A100_PCIE_80GB",),
         TYPE: ("Standard_NC24ads_A100_v4", "Standard_NC48ads_A100_v4", "Standard_NC96ads_A100_v4"),
     },
     "a100-pcie-40gb": {COREWEAVE_CLASS: ("A100_PCIE_40GB",)},
