@@ -75,19 +75,54 @@ struct Attention {
     }
 };
 
+// One head's rows in pages, token by token: to divide for each one's page takes longer than to use it.
+struct Walk {
+    const int64_t* page;
+    const int64_t* last_page;
+    const uint8_t* row;
+    const uint8_t* first;  // page 0's first row of this head
+    long slot, page_tokens, stride, page_stride, size, apart;  // apart: bytes to the same row of the next page
+
+    // From token `at` to token `last`; `beyond`: of keys 0, of values what lies between a page's sides.
+    Walk(const Attention& call, const int64_t* pages, long at, long last, long kv_head, long beyond)
+        : page(pages + at / call.page_tokens), last_page(pages + last / call.page_tokens),
+          first(call.kv + kv_head * call.row() + beyond), slot(at % call.page_tokens), page_tokens(call.page_tokens),
+          stride(call.kv_heads * call.row()), page_stride(call.page_stride), size(call.row()) {
+        open();
+    }
+    void open() {
+        row = first + *page * page_stride + slot * stride;
+        apart = page < last_page ? (page[1] - page[0]) * page_stride : 0;
+    }
+    void fetch() const {  // pages lie anywhere: no cache guesses where the next one is
+        for (long line = 0; line < size; line += 64) _mm_prefetch(row + apart + line, _MM_HINT_T0);
+    }
+    void next() {
+        if (++slot < page_tokens) {
+            row += stride;
+        } else if (page < last_page) {
+            slot = 0;
+            ++page;
+            open();
+        }
+    }
+};
+
 // One row's attention, `R` heads that share a KV head. V: vectors a head. scores: [R][room], room a multiple of LANES.
 template <int K, int V, int R>
 void attend_row(const Attention& call, const int64_t* pages, long row, long head, long kv_head, float* scores, long room) {
     const long last = call.positions[row], first = call.first_seen(last) / LANES * LANES, end = last + 1;
     const float* queries = call.qkv + row * call.row_size() + head * call.head_dim;
+    Walk keys(call, pages, first, last, kv_head, 0);
     for (long at = first; at < end; at += LANES) {
         Vector parts[R][LANES];
         float scales[LANES];
         for (long j = 0; j < LANES; ++j) {
-            const uint8_t* key = call.key(pages, std::min(at + j, last), kv_head);
-            scales[j] = scale_of<K>(key, call.head_dim);
+            keys.fetch();
+            scales[j] = scale_of<K>(keys.row, call.head_dim);
             Vector wide[V];
-            for (int v = 0; v < V; ++v) wide[v] = number<K>(key, v * LANES);
+            for (int v = 0; v < V; ++v) wide[v] = number<K>(keys.row, v * LANES);
+            if (at + j < last) keys.next();
             for (int r = 0; r < R; ++r) {
                 Vector sum = wide[0] * load(queries + r * call.head_dim);
                 for (int v = 1; v < V; ++v) {
@@ -115,14 +150,15 @@ void attend_row(const Attention& call, const int64_t* pages, long row, long head
         totals[r] = sum(total);
         for (int v = 0; v < V; ++v) sums[r][v] = all(0.0f);
     }
-    for (long at = first; at < end; ++at) {
-        const uint8_t* value = call.key(pages, at, kv_head) + call.side();
-        const float scale = scale_of<K>(value, call.head_dim);
+    Walk values(call, pages, first, last, kv_head, call.side());
+    for (long at = first; at < end; ++at, values.next()) {
+        values.fetch();
+        const float scale = scale_of<K>(values.row, call.head_dim);
+        Vector weights[R];
+        for (int r = 0; r < R; ++r) weights[r] = all(scores[r * room + at] * scale);
         for (int v = 0; v < V; ++v) {
-            const Vector wide = number<K>(value, v * LANES);
-            for (int r = 0; r < R; ++r) {
-                sums[r][v] = fma(wide, all(scores[r * room + at] * scale), sums[r][v]);
-            }
+            const Vector wide = number<K>(values.row, v * LANES);
+            for (int r = 0; r < R; ++r) sums[r][v] = fma(wide, weights[r], sums[r][v]);
         }
     }
     for (int r = 0; r < R; ++r) {
