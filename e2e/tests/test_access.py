@@ -17,6 +17,7 @@ from e2e.harness.kube import REPO, RESOURCE, Kube
 from e2e.harness.waiting import until
 from e2e.harness.world import NAMESPACE, sample, wait_condition, wait_settled
 from e2e.tables.rights import ROLE, rights_of
+from e2e.tests.test_faults import passes_go_by
 
 OPERATOR = "--as=system:serviceaccount:tandem-system:tandem-operator"
 CRD = REPO / "crds/tandem.dev_disaggregatedinferences.yaml"
@@ -114,6 +115,10 @@ def test_fields_of_a_newer_crd_are_carried_along_and_what_is_known_is_carried_ou
     found = wait_settled(kube, "beta")
     assert (found["spec"]["later"], found["spec"]["pools"][0]["later"]) == ({"x": 1}, {"x": 2})
     assert found["status"]["later"] == {"x": 2}
+    kube.patch(RESOURCE, "beta", NAMESPACE, {"metadata": {"annotations": {"looked": "at"}}})
+    version = version_of(kube)
+    passes_go_by(kube, 3)
+    assert version_of(kube) == version, "what another wrote in the status is not written against"
 
 
 def test_a_value_that_only_a_newer_operator_knows_is_refused_in_words(kube: Kube, crd: dict[str, Any]) -> None:
@@ -128,6 +133,10 @@ def test_a_value_that_only_a_newer_operator_knows_is_refused_in_words(kube: Kube
     assert "engine.name" in seen["message"]
     kube.apply(yaml.safe_dump(body))
     wait_condition(kube, "beta", "Ready", "True", "Suspended")
+
+
+def version_of(kube: Kube) -> str:
+    return str(kube.json("get", RESOURCE, "beta", "-n", NAMESPACE)["metadata"]["resourceVersion"])
 
 
 def images(kube: Kube) -> list[str]:
