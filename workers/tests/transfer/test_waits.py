@@ -88,6 +88,9 @@ class Clocked:
         self.now += RETRY_MS / 1000
         for one in heard:
             await one.until(lambda heard: heard.granted is not None)
+        await eventually(
+            lambda: {one.state for one in pushes.values()} == {push.State.PUSHING}, "both have heard of it"
+        )
         return heard
 
     def ends_at(self, request):
